@@ -11,7 +11,7 @@ size_t no_workspace(const typename Op::Problem&, const DeviceInfo&) {
   return 0;
 }
 
-// Time by the roofline: the contract's bytes at `mem_share` of the read bandwidth, and its flops at `flops_per_us`.
+// Time by the roofline: the contract's bytes at the share `mem_share` of the read bandwidth, and its flops at `flops_per_us`.
 template <class Op>
 double roofline_us(const typename Op::Problem& p, const DeviceInfo& d, double mem_share,
                    double flops_per_us) {
@@ -20,10 +20,10 @@ double roofline_us(const typename Op::Problem& p, const DeviceInfo& d, double me
   return d.launch_us + (memory > arithmetic ? memory : arithmetic);
 }
 
-// Chunk size for a loop of `count` equal indices: enough chunks that threads finish together, few enough that a claim costs nothing.
+// Chunk size for a loop of `count` equal indices: so many chunks that threads finish together, so few that the time to claim them does not matter.
 inline int64_t even_grain(int64_t count, const ThreadPool& pool) { return count / (16 * pool.threads()) + 1; }
 
-// Calls f(A*) with the element type of a float tensor as A. Two types give two instantiations, without a macro and without a default.
+// Calls f(A*) with the element type of a float tensor as A. There are two types, so f is instantiated twice.
 template <class F>
 void with_float(DType type, F f) {
   if (type == DType::kBF16) {

@@ -15,8 +15,8 @@ namespace sluice::cpu {
 namespace {
 
 constexpr size_t kAlignment = 256;
-// A step reads weights once and in order. With pages of 2 MiB, address translation and the hardware prefetcher do not stop at every
-// 4 KiB.
+// A step reads weights once and in order. With pages of 4 KiB, the hardware prefetcher
+// would stop at the end of every page, and more addresses would have to be translated.
 constexpr size_t kHugePage = size_t{2} << 20, kHugeFrom = 2 * kHugePage;
 
 int processors() {
@@ -25,7 +25,7 @@ int processors() {
   return static_cast<int>(std::thread::hardware_concurrency());
 }
 
-// Highway's tables are indexed by the best target of a mask. Returns the index for the enabled features.
+// Highway's tables are indexed by the best target of a mask of targets. Returns the index for the enabled features.
 int simd_index(uint32_t features) {
   int64_t targets = 0;
 #if defined(__x86_64__)
@@ -39,7 +39,7 @@ int simd_index(uint32_t features) {
   return static_cast<int>(chosen.GetIndex());
 }
 
-// Cost models need typical numbers, not a benchmark at start-up: the sustained rates of a core of this class.
+// Cost models need typical numbers, not a benchmark when the device opens: the sustained rates of a core of this class.
 DeviceInfo describe(int threads, uint32_t features) {
   const double wide = (features & kAvx512) ? 2 : 1;
   DeviceInfo info{.name = "cpu", .backend = Backend::kCpu, .cores = threads, .cpu_features = features};
@@ -98,7 +98,7 @@ class CpuDevice final : public Device {
       return invalid(
           "cpu: record: wanted a stream that is not being recorded, found a recording in progress");
     auto out = std::make_unique<CpuRecording>();
-    struct Ending {  // ends the recording even if the caller's enqueue_all throws
+    struct Ending {  // ends the recording even if the caller's enqueue_all throws an exception
       Queue& queue;
       ~Ending() { queue.recording = nullptr; }
     };

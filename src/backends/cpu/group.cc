@@ -11,8 +11,8 @@ namespace sluice::cpu {
 namespace {
 
 constexpr uint64_t kStopped = uint64_t{1} << 62;
-// Yields before a rank sleeps: longer than the skew between ranks with equal work if each rank has its own
-// cores. With fewer cores, yielding lets the other ranks arrive.
+// How often a rank yields before it sleeps. If each rank has its own cores, ranks with equal
+// work arrive within this time. With fewer cores, yielding lets the other ranks arrive.
 constexpr int kBarrierYields = 200;
 
 class CpuGroup final : public Group {

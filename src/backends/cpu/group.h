@@ -19,10 +19,10 @@ class SharedGroup {
   void stop(int rank, const Status& why);
   void recover();
 
-  // Publishes this rank's x and waits until all ranks have published theirs; false: the group is stopped. The
-  // rows may be read until the call of done().
+  // Publishes this rank's x and waits until all ranks have published theirs. Returns
+  // false if the group is stopped. The rows may be read until done() is called.
   bool begin(int rank, const AllReduceNorm::Problem& problem, const Tensor& x);
-  // Waits until no rank reads this rank's x any more.
+  // Waits until no rank reads this rank's x. Returns false if the group is stopped.
   bool done() { return arrive(); }
   const Tensor& x_of(int rank) const { return shown_[static_cast<size_t>(rank)].x; }
 
@@ -31,13 +31,13 @@ class SharedGroup {
     AllReduceNorm::Problem problem;
     Tensor x;
   };
-  // Waits until all ranks have arrived; false: stopped.
+  // Waits until all ranks have arrived. Returns false if the group is stopped.
   bool arrive();
 
   const int ranks_;
   GroupFault fault_;
   std::array<Shown, AllReduceNorm::kRanksMost> shown_;
-  // Arrivals at all barriers so far. A stop adds more than any barrier waits for.
+  // Arrivals at all barriers so far. A stop adds more arrivals than any barrier waits for.
   alignas(64) std::atomic<uint64_t> arrived_{0};
 };
 
@@ -47,13 +47,13 @@ struct Member {
   int rank = 0;
 };
 
-// The type of every queue of a CpuDevice. Queue itself does not know groups, so only collective kernels depend on them.
+// The type of every queue of a CpuDevice. Queue has no member for groups, so only collective kernels depend on them.
 struct GroupQueue : Queue {
   const Member* member = nullptr;  // null: the device is in no group
 };
 inline GroupQueue& group_queue_of(Stream stream) { return static_cast<GroupQueue&>(queue_of(stream)); }
 
-// The failure that ended the queue's group, if any.
+// The failure that ended the queue's group; ok if there is none.
 inline Status group_status(const GroupQueue& queue) {
   return queue.member && queue.member->group->stopped() ? queue.member->group->status() : Status{};
 }

@@ -5,11 +5,11 @@
 
 namespace sluice::cpu {
 
-// Bytes that can be used without swapping: the estimate of the Linux kernel, limited by this process's control group and its limit on
-// mapped memory.
+// Bytes that can be used without swapping: the Linux kernel's estimate, but at
+// most what this process's control group and its limit on mapped memory leave.
 int64_t memory_free();
 
-// The parts of that number, parsed from files of Linux; -1 if the text lacks the number.
+// The parts of memory_free(), parsed from the text of Linux files; -1 if the text lacks the number.
 int64_t meminfo_available(const std::string& meminfo);  // /proc/meminfo
 int64_t cgroup_left(const std::string& limit, const std::string& current,
                     const std::string& stat);  // cgroup v2

@@ -43,7 +43,7 @@ void ThreadPool::take_chunks(int thread) {
                   grain = grain_.load(std::memory_order_relaxed);
     const auto chunk = static_cast<int64_t>(ticket & UINT32_MAX);
     if (chunk >= chunks_.load(std::memory_order_acquire)) return;
-    // Success means that this chunk was still open. So the caller is still in this loop, and all values read above belong to this loop.
+    // Success means that this chunk was still unclaimed. So the caller is still in this loop, and all values read above belong to this loop.
     if (!ticket_.compare_exchange_weak(ticket, ticket + 1, std::memory_order_acq_rel,
                                        std::memory_order_acquire))
       continue;
@@ -56,7 +56,7 @@ void ThreadPool::take_chunks(int thread) {
 void ThreadPool::run_erased(int64_t count, int64_t grain, Call call, void* context) {
   // Chunks are counted in 32 bits.
   grain = std::max(grain, (count + UINT32_MAX - 1) / UINT32_MAX);
-  if (workers_.empty() || count <= grain) {  // one chunk: waking a thread costs more than it gains
+  if (workers_.empty() || count <= grain) {  // one chunk: to wake a thread costs more time than it saves
     for (int64_t begin = 0; begin < count; begin += grain)
       call(context, begin, std::min(begin + grain, count), 0);
     return;
@@ -69,8 +69,8 @@ void ThreadPool::run_erased(int64_t count, int64_t grain, Call call, void* conte
   grain_.store(grain, std::memory_order_relaxed);
   done_.store(0, std::memory_order_relaxed);
   const uint64_t number = (ticket_.load(std::memory_order_relaxed) >> 32) + 1;
-  // If this loop has more chunks than the previous one, the old ticket would look open. So the new ticket is stored first, still
-  // closed; storing the number of chunks then opens it.
+  // If this loop has more chunks than the previous one, a worker could still claim one with the previous ticket. So the
+  // new ticket is stored first, while there are no chunks; storing the number of chunks then lets workers claim them.
   chunks_.store(0, std::memory_order_relaxed);
   ticket_.store(number << 32, std::memory_order_release);
   chunks_.store(chunks, std::memory_order_release);

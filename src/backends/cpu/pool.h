@@ -11,14 +11,14 @@
 
 namespace sluice::cpu {
 
-// Threads claim chunks of a loop from a shared counter, so any thread may run any index. A kernel assigns
-// each output element to exactly one index, so its results do not depend on threads. The caller takes part,
-// and waits for chunks, never for threads: a worker that the system does not run claims no chunk and delays
-// no other thread. Workers spin briefly between loops (a step has hundreds of loops, microseconds apart) and
-// then sleep.
+// Threads claim chunks of a loop from a shared counter, so any thread may run any index. A
+// kernel assigns each output element to exactly one index, so its results do not depend on the
+// threads. The caller takes part and waits for chunks, never for threads: if the system does not
+// run a worker, that worker claims no chunk and delays no other thread. Between loops workers
+// spin briefly, because a step has hundreds of loops, microseconds apart; then they sleep.
 class ThreadPool {
  public:
-  // The caller counts as one thread; at least 1. If the system refuses some, threads() returns the number that exists.
+  // threads: includes the caller; at least 1. If the system refuses some, threads() returns the number that exists.
   explicit ThreadPool(int threads);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
@@ -46,15 +46,15 @@ class ThreadPool {
   void take_chunks(int thread);
 
   std::mutex one_loop_;  // the caller holds it during its loop
-  // The current loop. It is written while no chunk of the previous loop is left, so a thread that claims a chunk has read the data of that
-  // chunk's loop.
+  // The current loop. It is written only when no chunk of the previous loop is left,
+  // so a thread that has claimed a chunk has read the data of that chunk's loop.
   std::atomic<Call> call_{nullptr};
   std::atomic<void*> context_{nullptr};
   std::atomic<int64_t> count_{0}, grain_{1}, chunks_{0};
-  // The loop's number in the high half, the next chunk in the low half: a claim fails once another loop has started.
+  // The loop's number in the high half, the next chunk in the low half. So a claim fails if another loop has started.
   alignas(64) std::atomic<uint64_t> ticket_{0};
   alignas(64) std::atomic<int64_t> done_{0};   // finished chunks of the current loop
-  alignas(64) std::atomic<uint32_t> loop_{0};  // workers sleep on it: a new value announces a new loop
+  alignas(64) std::atomic<uint32_t> loop_{0};  // workers sleep until it changes, which means a new loop
   std::atomic<bool> stop_{false};
   std::vector<WorkerThread> workers_;
 };

@@ -9,7 +9,7 @@
 
 namespace sluice::cpu {
 
-// Work runs during the enqueue, on the caller and the pool, unless the queue is recording.
+// Work runs during the enqueue, on the caller and the pool. If the queue is recording, it runs when the recording is replayed.
 struct Queue : DeviceQueue {
   ThreadPool* pool = nullptr;
   int simd_index = 0;  // index into Highway's tables: see simd/dispatch.h
@@ -18,7 +18,7 @@ struct Queue : DeviceQueue {
 
 inline Queue& queue_of(Stream stream) { return *static_cast<Queue*>(stream.native); }
 
-// Every enqueue ends here. work(Queue&) captures its Problem and Args by value.
+// Every enqueue function ends with this call. work(Queue&) captures its Problem and Args by value.
 template <class Work>
 Status submit(Stream stream, Work work) {
   Queue& queue = queue_of(stream);

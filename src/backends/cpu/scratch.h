@@ -1,5 +1,5 @@
-// Scratch memory with one part per thread of a loop. A plan counts the threads of its own device; a stream of another device may have
-// more threads.
+// Scratch memory with one part per thread of a loop. A plan assumes the threads
+// of its own device, but it may run on a stream of a device with more threads.
 #pragma once
 #include <algorithm>
 #include <atomic>
@@ -25,9 +25,9 @@ Status check_scratch(std::string_view kernel, const Problem& problem,
                  std::to_string(device.cores) + " threads, which need " + std::to_string(need));
 }
 
-// The number of threads of `pool` for which `bytes` has room, with `per_thread` bytes each. There is room for
-// fewer than all threads if a recording is replayed on a device with more threads than the device that
-// recorded it.
+// The number of threads of `pool` that `bytes` suffices for, with
+// `per_thread` bytes each. This is fewer than all threads if a recording is
+// replayed on a device with more threads than the device that recorded it.
 inline int64_t slots_in(size_t bytes, size_t per_thread, const ThreadPool& pool) {
   return std::clamp<int64_t>(static_cast<int64_t>(bytes / per_thread), 1, pool.threads());
 }

@@ -1,7 +1,7 @@
-// Shared by the kernel descriptors of the CUDA backend. A kernel descriptor holds a kernel's supports() and cost_us() in plain
-// C++, without the kernel, so any machine can explain what a GPU would run. A kernel's file begins with its descriptor. All code
-// that needs CUDA follows under `#if defined(__CUDACC__)`. nvcc compiles both parts; a C++ compiler compiles the descriptor alone
-// (SLUICE_CUDA=CARDS).
+// Shared by the kernel descriptors of the CUDA backend. A kernel descriptor has a kernel's supports() and
+// cost_us() in plain C++, without the kernel, so any machine can explain what a GPU would run. A kernel's
+// file begins with its descriptor. All code that needs CUDA follows under `#if defined(__CUDACC__)`. nvcc
+// compiles both parts; a C++ compiler compiles only the descriptor (SLUICE_CUDA=CARDS).
 #pragma once
 #include <algorithm>
 #include <cmath>
@@ -26,14 +26,14 @@ Status not_compiled(const typename Op::Problem&, const typename Op::Args&, Works
   return unsupported(std::string(Op::kName) + ": " + std::string(kNoKernels));
 }
 
-// True if nvcc compiles this file, kernel included. Otherwise the descriptor marks its kernel as planned.
+// True if nvcc compiles this file, including the kernel. Otherwise the descriptor marks its kernel as planned.
 #if defined(__CUDACC__)
 constexpr bool kHasKernels = true;
 #else
 constexpr bool kHasKernels = false;
 #endif
 
-// not_compiled() and enqueue_of() for a descriptor with several configurations.
+// not_compiled() and enqueue_of() for a kernel descriptor with several configurations.
 template <class Op>
 Status config_not_compiled(const typename Op::Problem&, std::span<const KernelLaunch>,
                            const typename Op::Args&, Workspace, Stream) {
@@ -48,7 +48,7 @@ constexpr auto enqueue_config_of() {
   }
 }
 
-// The enqueue function of a descriptor. Launcher is a class in the kernel's file; only nvcc compiles its enqueue().
+// The enqueue function of a kernel descriptor. Launcher is a class in the kernel's file; only nvcc compiles its enqueue().
 template <class Op, class Launcher>
 constexpr auto enqueue_of() {
   if constexpr (kHasKernels) {
@@ -80,8 +80,8 @@ inline void need_type(Refusal& r, std::string_view name, DType found, DType want
          std::string(name) + "=" + text(found));
 }
 
-// The fixed time of a kernel: from launch to its first bytes, plus its drain. Measured on an H200: the time of small
-// kernels that only read memory, extrapolated to zero bytes.
+// The fixed time of a kernel: from launch until its first bytes arrive, plus the time in which its last CTAs
+// end. Measured on an H200: the time of small kernels that only read memory, extrapolated to zero bytes.
 constexpr double kRampUs = 2.2;
 
 // Cost of a memory-bound kernel.

@@ -14,8 +14,8 @@
 namespace sluice::cuda {
 namespace {
 
-// Describes the GPU for the cost models. A known GPU has measured values. For any other GPU the driver's values are scaled by the
-// fraction of the data sheet that an H200 reaches.
+// Describes the GPU for the cost models. For a known GPU the values are measured. For any other
+// GPU they are the driver's values times the fraction of the data sheet that an H200 reaches.
 DeviceInfo describe(const cudaDeviceProp& gpu, int index) {
   DeviceInfo info = known_device("h200").value();
   info.index = index;
@@ -71,7 +71,7 @@ Result<uint32_t*> make_grid_words(cudaStream_t stream) {
   return cleared;
 }
 
-// While this scope lives, CUDA calls of this thread do not invalidate a capture that another thread has begun.
+// While this object exists, CUDA calls of this thread do not invalidate a capture that another thread has begun.
 class RelaxedCapture {
  public:
   RelaxedCapture() { cudaThreadExchangeStreamCaptureMode(&mode_); }
@@ -375,8 +375,8 @@ class CudaDevice final : public Device {
   }
 
  private:
-  // Page-locked memory that is kept for the next request of the same size: allocating 32 MiB takes 10 ms, and a model's layers are
-  // loaded one after another.
+  // Page-locked memory that is kept for the next request of the same size. Allocating
+  // 32 MiB takes 10 ms, and a model's layers are loaded one after another.
   struct Block {
     void* memory = nullptr;
     size_t bytes = 0;
@@ -395,7 +395,7 @@ class CudaDevice final : public Device {
                         [&](const auto& queue) { return queue.get() == stream.native; });
   }
 
-  // Ok if the caller's stream belongs to this GPU.
+  // Ok if the caller's stream is on this GPU.
   Status check_device(cudaStream_t stream, const std::string& doing) const {
     // cudaStreamGetDevice() would invalidate a capture, so the device of a captured stream is not checked.
     cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;

@@ -10,7 +10,7 @@ namespace sluice::cuda {
 
 struct Options {
   int index = 0;          // CUDA device index among the devices that this process sees
-  bool dependent = true;  // programmatic dependent launch: see queue.h
+  bool dependent = true;  // programmatic dependent launch: see Queue::dependent (queue.h)
   Log log = {};
 };
 

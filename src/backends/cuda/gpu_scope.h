@@ -4,7 +4,7 @@
 
 namespace sluice::cuda {
 
-// Makes a GPU current and restores the previous GPU at the end of the scope, because callers use other GPUs and libraries.
+// Makes a GPU current, and at the end of the scope the previous GPU, because callers use other GPUs and libraries.
 class OnGpuScope {
  public:
   explicit OnGpuScope(int device) {

@@ -1,4 +1,4 @@
-// Sizes of Queue::grid_words. Plain C++ in its own file, because costs and limits of kernels depend on them.
+// Sizes of Queue::grid_words. They are plain C++ in a separate file, because costs and limits of kernels depend on them.
 #pragma once
 #include <cstddef>
 

@@ -12,8 +12,8 @@ struct Launch {
   dim3 cluster = {1, 1, 1};  // in CTAs; the product is at most 16 (above 8 is non-portable)
   // If true, all CTAs are co-resident, so they may wait for each other. The launch returns kDevice if the CTAs do not fit.
   bool cooperative = false;
-  // If false, the previous launch ends before this one starts, even if Queue::dependent is set. For grids that need an idle GPU,
-  // where the hardware places CTAs in order (tile/dependent.cuh).
+  // If false, this launch starts only when the previous launch has ended, even if Queue::dependent is
+  // set. For grids that need an idle GPU, where the hardware places CTAs in order (tile/dependent.cuh).
   bool dependent = true;
 };
 

@@ -17,13 +17,13 @@ namespace sluice::cuda {
 struct Queue : DeviceQueue {
   cudaStream_t stream = nullptr;
   int sms = 0;
-  // Zeroed memory for grid barriers: counters, flags, and words that are zero until a value is published. A kernel that uses it
-  // waits for the previous launch first (tile/dependent.cuh) and leaves it zero. A kernel that omits that wait (rule 4 there) uses
-  // words that the previous launch does not use. Work of a queue runs in order, so all its kernels share this memory. A recording
-  // owns a separate copy, so it can be replayed while other work runs.
+  // Zeroed memory for grid barriers: counters, flags, and words that are zero until a value is published. A kernel that uses
+  // it waits for the previous launch first (tile/dependent.cuh), and the memory is zero again after the kernel. A kernel
+  // that omits that wait (rule 4 there) uses words that the previous launch does not use. Work of a queue runs in order, so
+  // all its kernels share this memory. A recording has a separate copy, so it can be replayed while other work runs.
   uint32_t* grid_words = nullptr;
-  // Programmatic dependent launch: a kernel may start before the previous launch has ended. It then waits for that launch before it
-  // reads or writes memory that the launch may have written or read. false: plain launches.
+  // Programmatic dependent launch: a kernel may start before the previous launch has ended. Before it
+  // accesses memory that the previous launch accesses, it waits for that launch. false: plain launches.
   bool dependent = true;
   // The last kNames kernels enqueued since the last wait, oldest first. The error message of a fault names them.
   static constexpr size_t kNames = 64;

@@ -50,7 +50,7 @@ __device__ __forceinline__ void store_logit(const RouterParameters& p, int token
   }
 }
 
-// Stores the logits of two adjacent experts, the first one even. Drops logits past the last expert.
+// Stores the logits of two adjacent experts, of which the first is even. Logits after the last expert are not stored.
 __device__ __forceinline__ void store_logits(const RouterParameters& p, int token, int expert, float2 value) {
   if (!p.y_pairs || expert + 1 >= p.experts) {
     if (expert < p.experts) store_logit(p, token, expert, value.x);

@@ -1,8 +1,8 @@
 // The sum over ranks: every rank reads the other ranks' rows in place, and computes all rows itself.
 //
 // Wins    always: it is the only kernel of AllReduceNorm on a CPU.
-// Loses   for many ranks and long rows to a sum that is divided among the ranks; CPU ranks mainly serve
-//         tests.
+// Loses   for many ranks and long rows to a sum that is divided among the ranks; there is no such kernel, because groups of CPU
+//         devices are mainly for tests.
 // Limits  none beyond the contract.
 // Source  original; the contract, including the order of the sum, is ops/all_reduce_norm.h.
 #undef HWY_TARGET_INCLUDE

@@ -1,16 +1,16 @@
-// Paged attention by blocks of positions with an online softmax. Up to 32 queries (the heads of a kv head, and adjacent rows) share each
-// load of a key or a value.
+// Paged attention by blocks of positions with an online softmax. Up to 32 queries
+// (the heads of a kv head, for adjacent rows) share each load of a key or a value.
 //
-// Wins    always: it is the only kernel of Attention on a CPU. Scores never leave the L1 cache, and a context is cut into parts of 1024
-//         positions, so that one sequence keeps many threads busy.
-// Loses   time with one query head per kv head and one row: queries are processed four at a time, so three quarters of the sums are
+// Wins    always: it is the only kernel of Attention on a CPU. Scores stay in the L1 cache, and a context is divided into parts of
+//         1024 positions, so that many threads can work on one sequence.
+// Loses   time with one query head per kv head and one row: queries are computed four at a time, so three quarters of the sums are
 //         discarded. The loads, which are the bottleneck there, are not repeated.
 // Limits  none beyond the contract.
 // Source  original; the online softmax is Milakov and Gimelshein, "Online normalizer calculation for softmax"
 //         (2018). The contract is ops/attention.h.
 //
 // Bits    blocks and parts start at fixed positions, and a masked position adds exactly zero. So a row's bits
-//         depend on its own sequence alone. The same function joins the parts in order, whether one item or
+//         depend only on its own sequence. The same function joins the parts in order, whether one item or
 //         many items computed them.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "backends/cpu/kernels/attention_paged.cc"
@@ -49,7 +49,7 @@ struct Online {
 // The factor from weights relative to `from` to weights relative to `to`.
 float rescale(float from, float to) { return from == to ? 1.f : std::exp(from - to); }
 
-// kSome: head_dim ends within a vector. As a compile-time value it saves the inner loops a branch per load.
+// kSome: head_dim ends within a vector. It is known at compile time, which saves the inner loops one branch per load.
 enum class Tail : uint8_t { kNone, kSome };
 
 // Returns Lanes(F32()) elements of a row that has `left` elements; missing elements are zero. Never reads past the row.
@@ -95,8 +95,8 @@ HWY_INLINE Vector weight(Vector x) {
   return hn::IfThenElse(nan, x, hn::Exp(d, safe));
 }
 
-// Converts the scores [first, end) of one query to weights and adds them to `state`. Returns the factor for the values of `state`. Masks
-// whole vectors, from a multiple of their length.
+// Converts the scores [first, end) of one query to weights and adds them to `state`. Returns the factor
+// for the values of `state`. Masks scores in whole vectors, from a multiple of the vector length on.
 float weigh(float* scores, int64_t first, int64_t end, float scale, Online* state) {
   const F32 d;
   const auto lanes = static_cast<int64_t>(hn::Lanes(d));
@@ -107,7 +107,7 @@ float weigh(float* scores, int64_t first, int64_t end, float scale, Online* stat
   auto most = hn::Set(d, kNothing);
   for (int64_t i = begin; i < stop; i += lanes) most = hn::Max(most, hn::LoadU(d, scores + i));
   const float here = hn::GetLane(hn::MaxOfLanes(d, most));
-  const float largest = here > state->largest ? here : state->largest;  // a NaN appears in the weights
+  const float largest = here > state->largest ? here : state->largest;  // if a score is NaN, its weight is NaN
   const auto base = hn::Set(d, largest == kNothing ? 0.f : largest);
   auto sum = hn::Zero(d);
   for (int64_t i = begin; i < stop; i += lanes) {
@@ -139,14 +139,14 @@ void add_values(const float* w, const T* const* v, int64_t first, int64_t end, i
                  d, values + at);
 }
 
-// The same for four queries that all see [first, end).
+// The same for four queries, all of which attend to [first, end).
 template <Tail kTail, class T>
 void add_values_quad(const float* w, const T* const* v, int64_t first, int64_t end, int64_t dim,
                      int64_t stride, float* values) {
   const F32 d;
   const auto lanes = static_cast<int64_t>(hn::Lanes(d));
   for (int64_t at = 0; at < dim; at += 2 * lanes) {
-    // If a head has an odd number of vectors, the second one works on padding.
+    // If a head has an odd number of vectors, the second one is padding.
     float* y0 = values + at;
     float* y1 = y0 + stride;
     float* y2 = y1 + stride;
@@ -213,8 +213,8 @@ void finish(const Attention::Problem& p, const Attention::Args& a, Online total,
   }
 }
 
-// The present positions of one block of a sequence, in order. e4m3 caches are widened into `wide`, [2, kBlock, head_dim], once for all
-// queries.
+// The present positions of one block of a sequence, in order. e4m3 rows
+// are widened into `wide`, [2, kBlock, head_dim], once for all queries.
 template <class T>
 struct Block {
   int64_t begin, end, count = 0;
@@ -267,7 +267,7 @@ struct Run {
   T* wide;                          // [2, kBlock, head_dim], for e4m3 caches
   Online state[kAttentionQueries];  // state of the current part
   RowSpan span[kAttentionQueries];  // span of each query
-  int64_t first = 0, end = 0;       // positions that any query sees
+  int64_t first = 0, end = 0;       // positions to which any query attends
   int64_t count() const { return rows * heads; }
   int64_t row_of(int64_t m) const { return row + m / heads; }
   int64_t head_of(int64_t m) const { return head + m % heads; }
@@ -283,7 +283,7 @@ struct Run {
       span[m] = row_span(p, a, row_of(source));
       state[m].values = values + m * shape.padded_dim;
     }
-    first = span[0].first, end = span[count() - 1].end;  // both ends rise with the row
+    first = span[0].first, end = span[count() - 1].end;  // both ends never decrease from row to row
   }
 
   template <Tail kTail>
@@ -367,7 +367,7 @@ void one_part(Run<T>& run, int64_t part, float* partials) {
   }
 }
 
-// Item `index` over all kv heads. Adjacent rows are cut where the sequence changes.
+// Item `index` of the items of all kv heads. Adjacent rows are divided where the sequence changes.
 template <class T>
 void item(const Attention::Problem& p, const Attention::Args& a, const AttentionShape& s, int64_t index,
           float* scratch, float* partials) {
@@ -440,7 +440,7 @@ namespace {
 
 Refusal supports(const Attention::Problem&, const DeviceInfo&) { return {}; }
 
-// A page table has room for the longest sequence, but most sequences are far shorter.
+// A page table has room for the longest sequence, but most sequences are much shorter.
 double cost_us(const Attention::Problem& p, const DeviceInfo& d) {
   constexpr int64_t kContext = 1024;
   Attention::Problem usual = p;

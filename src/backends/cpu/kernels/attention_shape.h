@@ -46,7 +46,7 @@ inline AttentionShape attention_shape(const Attention::Problem& p) {
   return s;
 }
 
-// The positions [first, end) of a sequence that one query row sees; -1: the row belongs to no sequence.
+// The positions [first, end) of a sequence to which one query row attends; -1: the row belongs to no sequence.
 struct RowSpan {
   int64_t sequence = -1, first = 0, end = 0;
   bool meets(int64_t begin, int64_t stop) const { return std::max(first, begin) < std::min(end, stop); }

@@ -1,7 +1,7 @@
 // Combine, one token and one block of columns at a time. The sum over the slots stays in registers, each row of g is read once, and only y
 // is written.
 //
-// Wins    always: it is the only kernel of Combine on a CPU. Blocks of columns let a single token use every thread.
+// Wins    always: it is the only kernel of Combine on a CPU. Work is divided into blocks of columns, so all threads can work on one token.
 // Limits  none beyond the contract.
 // Source  original; the contract, including the order of the sum, is ops/combine.h.
 #undef HWY_TARGET_INCLUDE
@@ -119,8 +119,8 @@ HWY_EXPORT(combine_block);
 
 namespace {
 
-constexpr int64_t kBlock = 512;            // columns; 8 slots of bf16 are 8 KiB, about 0.2 us
-constexpr int64_t kChunkElements = 65536;  // products that justify another thread, about 3 us
+constexpr int64_t kBlock = 512;            // columns; 8 slots of bf16 are 8 KiB and take about 0.2 us
+constexpr int64_t kChunkElements = 65536;  // products for which another thread is worth its start, about 3 us
 
 int64_t blocks_of(const Combine::Problem& p) { return (p.hidden + kBlock - 1) / kBlock; }
 

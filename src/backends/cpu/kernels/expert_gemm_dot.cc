@@ -1,7 +1,7 @@
 // Expert GEMM by dot products with weights in checkpoint order.
 //
-// Wins    where packing does not pay: for weights that are read in place (a mapped file), are used rarely or
-//         serve only a few rows.
+// Wins    where packing costs more than it saves: for weights that are read in place (a mapped file), that are rarely used, or
+//         that are multiplied with only a few rows.
 // Loses   to panels, which decode once for 64 rows instead of 4 and need no horizontal sum.
 // Limits  layout row_major.
 // Source  original; the contract is ops/expert_gemm.h.
@@ -38,7 +38,7 @@ void dot_row(const WeightRow<BF16>& w, const X* const* x, int64_t rows, float* s
   for (int64_t t = 0; t < rows; ++t) sums[t * kPanelRows] = dot(x[t], w.codes, w.width);
 }
 
-// nv: the factors of the codes at column k on; exact, and 1 for mx.
+// nv: the factors of the codes from column k on, exact. mx: 1.
 HWY_INLINE hn::Vec<F32> inner_scale(const WeightRow<uint8_t>& w, int64_t k) {
   const bool nv = w.format.scales == WeightScales::kNv;
   return hn::Set(F32(), nv ? to_float(E4M3{w.scales[k / kNvBlock]}) : 1.f);
@@ -61,7 +61,7 @@ void dot_rows(const WeightRow<uint8_t>& row, const X* const* x, float* sums) {
       auto block = hn::Mul(load_f32(x[t] + k), w[0]);
       for (int64_t v = 1; v < kMxVectors; ++v)
         block = hn::MulAdd(load_f32(x[t] + k + v * kStep), w[v], block);
-      total[t] = hn::MulAdd(block, scale, total[t]);  // scaled after the sum: exact for every scale
+      total[t] = hn::MulAdd(block, scale, total[t]);  // scaled after the sum, which is exact for every scale
     }
   }
   for (int64_t t = 0; t < kRows; ++t) sums[t * kPanelRows] = hn::GetLane(hn::SumOfLanes(d, total[t]));

@@ -1,6 +1,6 @@
-// Expert GEMM on the layout of the Hopper kernels, weight by weight through the layout's index functions.
+// Expert GEMM on the layout of the Hopper kernels. It reads each weight separately, by the layout's index functions.
 //
-// Wins    never in speed. It lets a machine without a GPU compute with, and check, weights that were packed for a GPU.
+// Wins    never in speed. With it a machine without a GPU can use and check weights that were packed for a GPU.
 // Loses   to every kernel of another layout, by two orders of magnitude.
 // Limits  layout fragments.
 // Source  original; the contract is ops/expert_gemm.h, the layout ops/fragment_layout.h.

@@ -1,6 +1,6 @@
 // Expert GEMM on panels of 16 rows in f32: a block of weights is decoded once for up to 64 rows of x.
 //
-// Wins    without bf16 instructions: weights are read once and in order, and each element of x serves 16 features.
+// Wins    without bf16 instructions: weights are read once and in order, and each element of x is used for 16 features.
 // Loses   to kernels that multiply bf16 pairs or tiles, by a factor of 2 to 30 in arithmetic.
 // Limits  layout panels16.
 // Source  original; the contract is ops/expert_gemm.h.

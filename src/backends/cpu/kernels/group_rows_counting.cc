@@ -1,6 +1,6 @@
-// Grouping by a counting sort in blocks of slots. Each block counts its experts, one pass converts the counts to first rows,
-// and each block places its slots. Blocks depend on the problem alone, and an earlier block's rows come before a later block's,
-// so the sort is stable.
+// Grouping by a counting sort in blocks of slots. Each block counts its experts, one pass
+// converts the counts to first rows, and each block places its slots. The blocks depend only on
+// the problem, and an earlier block's rows come before a later block's, so the sort is stable.
 //
 // Wins    always: it is the only kernel of GroupRows on a CPU. A decode step is one block and wakes no thread.
 // Limits  none beyond the contract.

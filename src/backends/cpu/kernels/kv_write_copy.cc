@@ -1,4 +1,4 @@
-// KvWrite by one copy per head, because a page stores the rows of a head together. For e4m3 caches each element is rounded.
+// KvWrite with one copy per head, because in a page the rows of a head are adjacent. For e4m3 caches each element is rounded.
 //
 // Wins    always: it is the only kernel of KvWrite on a CPU. It moves only the bytes of the contract.
 // Limits  none beyond the contract.

@@ -2,14 +2,14 @@
 // positions with an online softmax.
 //
 // Wins    always: it is the only kernel of LatentAttention on a CPU. A position costs one product of rank
-//         + rope and one of rank, and the latents of 64 positions stay in the nearest caches for both.
-// Loses   time with long contexts and many heads: each head reads the KV cache separately, from a more
-//         distant level of the CPU's caches than shared reads would.
+//         + rope and one of rank, and the latents of 64 positions stay in near caches between the two.
+// Loses   time with long contexts and many heads: each head reads the KV cache separately, from a CPU cache
+//         that is farther away than it would be if heads shared their reads.
 // Limits  none beyond the contract.
 // Source  original; the online softmax is Milakov and Gimelshein, "Online normalizer calculation for softmax"
 //         (2018). The contract is ops/latent_attention.h.
 //
-// Bits    blocks start at fixed positions, so a row's bits depend on its own sequence alone.
+// Bits    blocks start at fixed positions, so a row's bits depend only on its own sequence.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "backends/cpu/kernels/latent_attention_absorbed.cc"
 #include "hwy/foreach_target.h"  // must come before highway.h
@@ -148,7 +148,7 @@ Status enqueue(const LatentAttention::Problem& p, const LatentAttention::Args& a
     const auto thread_bytes = static_cast<size_t>(thread_floats(p)) * sizeof(float);
     const int64_t slots = slots_in(workspace.bytes, thread_bytes, *q.pool);
     auto* scratch = reinterpret_cast<float*>(workspace.data);
-    // Rows of the same head are adjacent in the loop, so that its weights stay in a near cache.
+    // Rows of the same head are adjacent in the loop, so that the head's weights stay in a near cache.
     run_in_slots(*q.pool, slots, p.tokens * p.heads, 1, [&](int64_t begin, int64_t end, int thread) {
       float* mine = scratch + thread * thread_floats(p);
       for (int64_t i = begin; i < end; ++i)

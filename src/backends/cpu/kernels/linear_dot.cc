@@ -1,6 +1,6 @@
 // Dense layer by dot products of rows.
 //
-// Wins    for weights that are not packed: it reads them in the checkpoint, in tiles of four rows of weights by four rows of x.
+// Wins    for weights that are not packed: it reads them in checkpoint order, in tiles of four rows of weights by four rows of x.
 // Loses   for many rows of x to panels that multiply bf16 pairs or tiles.
 // Limits  layout row_major.
 // Source  original; the contract is ops/linear.h.

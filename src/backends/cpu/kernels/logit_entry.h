@@ -5,7 +5,7 @@
 
 namespace sluice::cpu {
 
-constexpr int64_t kLogitChunk = 8192;  // logits per loop index
+constexpr int64_t kLogitChunk = 8192;  // logits per index of a loop
 
 struct Entry {
   float logit;
@@ -22,7 +22,7 @@ inline int64_t gather_room(int64_t n, int64_t k) { return std::min(n, 2 * k + 10
 struct LogprobChunk {
   float largest;
   double sum;      // sum of e^(x - largest); meaningless unless `largest` is finite
-  int64_t before;  // tokens that rank before the sampled one
+  int64_t before;  // tokens that rank before the sampled token
 };
 
 }  // namespace sluice::cpu

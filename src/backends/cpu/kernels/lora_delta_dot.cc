@@ -1,8 +1,8 @@
-// LoRA delta by dot products: computes A x for a slab of tokens in scratch memory, then adds B (A x) to y.
+// LoRA delta by dot products: computes A x of up to kSlab tokens in scratch memory, then adds B (A x) to y.
 //
 // Wins    always: it is the only kernel of LoraDelta on a CPU. For few tokens and small ranks a router's A and B stay in cache.
 // Loses   for many tokens of one adapter to two packed GEMMs; there is no such kernel.
-// Limits  none beyond the contract; slabs bound the scratch memory.
+// Limits  none beyond the contract; the scratch memory is bounded by kSlab.
 // Source  original; the contract is ops/lora_delta.h.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "backends/cpu/kernels/lora_delta_dot.cc"
@@ -72,7 +72,7 @@ namespace {
 
 constexpr int64_t kSlab = 256;             // tokens whose A x is in scratch memory at a time
 constexpr int64_t kFeatures = 128;         // outputs per work item
-constexpr int64_t kChunkProducts = 65536;  // products that justify another thread
+constexpr int64_t kChunkProducts = 65536;  // products for which another thread is worth its start
 
 Refusal supports(const LoraDelta::Problem&, const DeviceInfo&) { return {}; }
 

@@ -1,4 +1,4 @@
-// Packs experts by tables: one lookup maps a byte of two codes to its bits of a word, four bytes per word.
+// Packs experts by tables: one lookup gives the bits of a word that a byte (two codes) sets; four bytes make a word.
 //
 // Wins    always: it is the only kernel of PackExperts on a CPU. It is nearly memory-bound, and a
 //         row block stays in the cache until it is done.

@@ -2,8 +2,8 @@
 //
 // mxfp4_avx512      multiply-adds in f32, up to four rows of x per decoding (panels/dot.h).
 //   Wins    up to about two rows per expert, and without AMX for any number of rows.
-// bf16_avx512bf16   dot products of bf16 pairs, which are used as stored (panels/dot.h).
-//   Wins    without AMX, up to about six rows per expert. For more rows panels in f32 win if a dot product takes two cycles.
+// bf16_avx512bf16   dot products of bf16 pairs; weights are read as stored (panels/dot.h).
+//   Wins    without AMX, up to about six rows per expert. For more rows, panels in f32 win if a dot product takes two cycles.
 // mxfp4_amx, bf16_amx   tiles of bf16 (panels/tiles.h).
 //   Wins    with AMX: bf16 weights for any number of rows, mxfp4 from about two rows per expert on.
 // Limits  the instructions in the name; layout panels16; x in bf16.

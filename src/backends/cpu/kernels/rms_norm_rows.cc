@@ -20,8 +20,8 @@ HWY_BEFORE_NAMESPACE();
 namespace sluice::cpu::HWY_NAMESPACE {
 namespace {
 
-// h of one row. Each pass adds the residual again: storing the sum would need scratch memory, and the
-// residual tensor holds only its rounded value.
+// h of one row. Each pass adds the residual again, because storing the sum would
+// need scratch memory, and the residual tensor has only its rounded value.
 template <class X>
 struct Joined {
   const X* x;

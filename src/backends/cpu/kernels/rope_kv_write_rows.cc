@@ -1,5 +1,5 @@
-// Rotates queries in place, rotates keys while writing them to their page, and copies values. One token at a time, so that its part of
-// the table stays in the L1 cache. Keys for an e4m3 cache are rotated in a separate buffer and rounded twice.
+// Rotates queries in place, rotates keys while it writes them to their page, and copies values. Handles one token at a time, so that
+// the token's row of the table stays in the L1 cache. Keys for an e4m3 cache are rotated in a separate buffer and rounded twice.
 //
 // Wins    always: it is the only kernel of RopeKvWrite on a CPU. Everything is read and written once.
 // Limits  none beyond the contract.

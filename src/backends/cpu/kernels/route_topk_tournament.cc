@@ -1,5 +1,5 @@
-// Top-k routing by a tournament. The best key of each vector-wide block is kept. Each of the top_k rounds finds the best block, takes its
-// first best lane and replays only that block.
+// Top-k routing by a tournament. The best key of each block (one vector of keys) is kept. Each of the top_k
+// rounds finds the best block, chooses its first best lane, and computes the best key of only that block again.
 //
 // Wins    always: it is the only kernel of RouteTopk on a CPU. A round costs two horizontal maxima,
 //         whatever the data. Sorted or equal rows, which make insertion into a running top-k slow, cost the same as random rows.
@@ -42,8 +42,8 @@ using I32 = hn::ScalableTag<int32_t>;
 using Score = RoutingRule::Score;
 using Weigh = RoutingRule::Weigh;
 
-// Keys have the contract's order: floats by their bits, made monotone; then NaN; then the experts that may not be chosen or are already
-// chosen.
+// Keys are integers, larger for better experts. Numbers come first (the bits of the float, made ascending),
+// then NaN, then experts that may not be chosen or are already chosen.
 constexpr int32_t kRemoved = std::numeric_limits<int32_t>::min();
 constexpr int32_t kNanKey = kRemoved + 1;
 constexpr float kMinusInf = -std::numeric_limits<float>::infinity();
@@ -118,8 +118,8 @@ void make_keys(const RouteTopk::Problem& p, const RouteTopk::Args& a, Row& row) 
   std::fill(row.key + p.experts, row.key + whole_vectors(p.experts), kRemoved);
 }
 
-// Finds the indices of the `count` largest of key[n], largest first, equal keys in order, and removes them. key is aligned and padded with
-// kRemoved to whole vectors.
+// Finds the indices of the `count` largest of key[n], largest first, equal keys by
+// index, and removes them. key is aligned and padded with kRemoved to whole vectors.
 void take_best(int32_t* key, int64_t n, int64_t count, int32_t* block_best, int32_t* out) {
   const I32 di;
   const int64_t blocks = whole_vectors(n) / lanes();
@@ -171,7 +171,7 @@ void keep_groups(const RouteTopk::Problem& p, Row& row) {
   for (int64_t g = 0; g < p.groups; ++g) row.group_key[g] = group_rank(row.key + g * size, size, sum_of_two);
   std::fill(row.group_key + p.groups, row.group_key + whole_vectors(p.groups), kRemoved);
   take_best(row.group_key, p.groups, p.topk_groups, row.block_best, row.group);
-  for (int64_t g = 0; g < p.groups; ++g)  // take_best left its winners as kRemoved, and no rank is kRemoved
+  for (int64_t g = 0; g < p.groups; ++g)  // take_best set the chosen groups to kRemoved, which is no group's rank
     if (row.group_key[g] != kRemoved) std::fill_n(row.key + g * size, size, kRemoved);
 }
 

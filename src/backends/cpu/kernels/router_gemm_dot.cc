@@ -1,6 +1,6 @@
 // Router GEMM by dot products of rows.
 //
-// Wins    always: it is the only kernel of RouterGemm on a CPU. It reads weights in the checkpoint, in tiles of four rows by four tokens.
+// Wins    always: it is the only kernel of RouterGemm on a CPU. It reads weights in checkpoint order, in tiles of four rows by four tokens.
 // Loses   to packed panels (linear) for many tokens, if the router's weights are packed.
 // Limits  none beyond the contract.
 // Source  original; the contract is ops/router_gemm.h.

@@ -1,4 +1,4 @@
-// The part of sample_scan that walks the largest logits of a row: scalar, the same for every vector width.
+// The part of sample_scan that goes through the largest logits of a row. Scalar, the same for every vector width.
 #pragma once
 #include <cmath>
 #include <cstdint>
@@ -60,14 +60,14 @@ inline double mass_of(const DrawParams& p, float largest, const Entry* entries, 
 }
 
 enum class Reach : uint8_t { kSome, kAll };
-// The first tokens in order; kAll: there are no other candidates.
+// The first tokens in sampling order. kAll: no other token can be sampled.
 struct Leaders {
   const Entry* entries;
   int64_t count;
   Reach reach;
 };
 
-// The number of leaders that are kept, and their mass. count < 0: the cut lies after the leaders.
+// The number of leaders that are kept, and their mass. count < 0: more tokens than the leaders are kept.
 struct Cut {
   int64_t count;
   double mass;

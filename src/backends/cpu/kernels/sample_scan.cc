@@ -1,9 +1,9 @@
-// Sampling by scans. First, threads compute the largest logit and the sums of e^x over chunks of a row in parallel. Then one thread per
-// row gathers the few largest logits in order and walks them. If the sampled token is not among them, it gathers more.
+// Sampling by scans. First, threads compute the largest logit and the sums of e^x over chunks of a row in parallel. Then one thread
+// per row gathers the few largest logits in order and adds up their weights. If the sampled token is not among them, it gathers more.
 //
-// Wins    always: it is the only kernel of Sample on a CPU. Real distributions end within the first few hundred tokens, so only those are
-//         sorted, and a scan for logits above a threshold runs at memory bandwidth.
-// Loses   time with flat distributions without top_k: one thread sorts up to the whole row.
+// Wins    always: it is the only kernel of Sample on a CPU. In real distributions the sampled token is among the first few hundred,
+//         so only those are sorted. A scan for logits above a threshold runs at memory bandwidth.
+// Loses   time with flat distributions without top_k: one thread may sort the whole row.
 // Limits  none beyond the contract. Arithmetic is in double, so the bounds of each token's share are exact to
 //         about 2^-50.
 // Source  original; the contract is ops/sample.h.

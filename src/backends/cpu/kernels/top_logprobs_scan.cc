@@ -1,5 +1,5 @@
 // Log probabilities by scans. Threads compute the largest logit, the sum of e^x and the number of tokens before the sampled one
-// over chunks of a row in parallel. Then one thread per row combines them and gathers the most likely tokens.
+// over chunks of a row in parallel. Then one thread per row combines the results of its chunks and gathers the most likely tokens.
 //
 // Wins    always: it is the only kernel of TopLogprobs on a CPU. The rows are in cache after sampling,
 //         and a scan for logits above a threshold runs at the cache's bandwidth.
@@ -35,7 +35,7 @@ HWY_INLINE int64_t count_above(const float* x, int64_t n, float threshold) {
   for (; i < n; ++i) count += x[i] > threshold ? 1 : 0;
   return count;
 }
-// The number of x[0 .. n) that are not below it.
+// The number of x[0 .. n) that are `threshold` or more; NaN counts as -inf.
 HWY_INLINE int64_t count_from(const float* x, int64_t n, float threshold) {
   if (threshold == kNothing) return n;
   return count_above(x, n, std::nextafter(threshold, kNothing));
@@ -96,7 +96,7 @@ double log_sum_of(const LogprobChunk* chunks, int64_t count) {
   return most + std::log(sum);
 }
 
-// Appends entries from `count` on for tokens that cannot be sampled, by id. Returns the number of entries.
+// Appends entries, by id, for tokens whose logit is -inf or NaN, until there are `top`. Returns the number of entries.
 int64_t add_impossible(const float* x, int64_t vocab, int64_t top, int64_t count, Entry* out) {
   for (int64_t id = 0; id < vocab && count < top; ++id)
     if (!(x[id] > kNothing)) out[count++] = {kNothing, static_cast<int32_t>(id)};

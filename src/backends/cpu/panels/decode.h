@@ -9,9 +9,9 @@
 
 namespace sluice::cpu {
 
-// All sixteen values as bf16, twice. A lookup reads five bits of a half word, and the fifth bit belongs to the neighbouring code. With two
-// equal halves no code needs a mask. The code -0 reads as +0: the sum is the same, and an exponent can be subtracted from +0 with
-// saturation.
+// All sixteen values as bf16, twice. A lookup reads five bits of a half word, and the fifth
+// bit belongs to the adjacent code. With two equal halves no code needs a mask. The code -0
+// gives +0: the sum is the same, and subtracting an exponent from +0 with saturation gives +0.
 struct alignas(64) E2M1Table {
   uint16_t bits[32];
 };

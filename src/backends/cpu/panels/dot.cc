@@ -38,7 +38,7 @@ size_t dot_scratch_bytes(const PanelJob& job) { return job.rows == 0 ? 0 : lay_o
 namespace {
 
 constexpr int kRows = 4;         // rows of x that share a decoded weight
-constexpr int kPrefetch = 2048;  // bytes ahead; gives most of the memory bandwidth, measured with 512 to 8192
+constexpr int kPrefetch = 2048;  // bytes ahead; 512 to 8192 were measured, and this is enough for most of the memory bandwidth
 
 SLUICE_AVX512BF16 inline __m512 dot_pair(__m512 sum, __m512i w, const BF16* x) {
   int32_t pair;
@@ -55,8 +55,8 @@ SLUICE_AVX512 inline __m512 scales_f32(const uint8_t* at) {
   return _mm512_castsi512_ps(_mm512_mask_mov_epi32(power, nan, _mm512_set1_epi32(0x7fc00000)));
 }
 
-// The sums of one panel with kN rows of x. Even and odd words of a block have separate chains, because the latency of the dot product
-// would limit a single chain.
+// The sums of one panel with kN rows of x. Even and odd words of a block are added to
+// separate sums, because a single sum would wait for the latency of each dot product.
 template <int kN>
 struct Chains {
   __m512 half[kN][2];
@@ -98,8 +98,8 @@ SLUICE_AVX512 inline __m512 joined(const __m512 (&sum)[kN][kChains], int t) {
   return out;
 }
 
-// Sums in f32, although bf16 pairs would take half of the instructions. If a dot product of pairs starts
-// every 2.3 cycles and a multiply-add every 0.55, 32 multiply-adds finish sooner than 16 dot products.
+// Sums are in f32, although dot products of bf16 pairs would need half as many instructions. If a dot product of
+// pairs starts every 2.3 cycles and a multiply-add every 0.55, 32 multiply-adds finish sooner than 16 dot products.
 template <int kN, int kPanels>
 SLUICE_AVX512 void fma_mxfp4(const PanelPointers* panel, int64_t blocks, const float* const* x,
                              float* const* sums) {
@@ -110,7 +110,7 @@ SLUICE_AVX512 void fma_mxfp4(const PanelPointers* panel, int64_t blocks, const f
     for (int t = 0; t < kN; ++t) total[p][t] = _mm512_setzero_ps();
   const int64_t panel_bytes = blocks * 256;
   for (int64_t b = 0; b < blocks; ++b) {
-    // Past the end of this panel lies the panel after the next one, because two panels are read together.
+    // After the end of this panel, the address is in the panel after the next one, because two panels are read together.
     int64_t ahead = b * 256 + kPrefetch;
     if (ahead >= panel_bytes) ahead += panel_bytes;
 #pragma GCC unroll 2
@@ -164,7 +164,7 @@ constexpr Rows<float> kFmas[2][kRows] = {
     {fma_mxfp4<1, 1>, fma_mxfp4<2, 1>, fma_mxfp4<3, 1>, fma_mxfp4<4, 1>},
     {fma_mxfp4<1, 2>, fma_mxfp4<2, 2>, fma_mxfp4<3, 2>, fma_mxfp4<4, 2>}};
 
-// Copies row r of x if panels pad the width, because a pair must not be read past the end of a row.
+// Copies row r of x if panels pad the width, because pairs must not be read after the end of the row.
 void pad_row(const PanelInput& in, int64_t r, BF16* out) {
   std::copy_n(in.row(r), in.width, out);
   std::fill_n(out + in.width, in.padded - in.width, BF16{});

@@ -1,4 +1,4 @@
-// A grouped GEMM over panels16 weights, as the engines in this folder see it: without Problem and without activation.
+// A grouped GEMM over panels16 weights, in the form that the engines in this folder read: no Problem, no activation.
 #pragma once
 #include <cstdint>
 
@@ -6,8 +6,8 @@
 #include "base/tensor.h"
 #include "ops/weight_layout.h"
 
-// Highway 1.0.3 knows neither instruction set, so the engines use plain intrinsics. Each function that uses them has its own target
-// attribute, and the rest of the library stays portable.
+// Highway 1.0.3 supports neither instruction set, so the engines use plain intrinsics. Each
+// function that uses them has its own target attribute, and the rest of the library stays portable.
 #if defined(__x86_64__)
 #define SLUICE_AVX512 __attribute__((target("avx2,fma,bmi2,avx512f,avx512bw,avx512cd,avx512dq,avx512vl")))
 #define SLUICE_AVX512BF16 \
@@ -22,7 +22,7 @@ namespace sluice::cpu {
 // Sums of some rows of one expert with one panel or two adjacent panels, before bias and activation.
 struct PanelSums {
   int64_t expert, row, rows;  // rows [row, row + rows) of y
-  int64_t panel, panels;      // the first panel; 1 or 2 panels, and a gated pair is never split
+  int64_t panel, panels;      // the first panel; 1 or 2 panels, and both panels of a gated pair are in the same PanelSums
   const float* sums[2];       // per panel: [rows][16 lanes], aligned to 64 bytes
 };
 

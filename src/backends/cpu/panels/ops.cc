@@ -104,17 +104,17 @@ void need_panels_and_bf16(Refusal& r, WeightLayout layout, DType x) {
     r.need(false, "x in bf16 (the products are of bf16 pairs)", std::string("x=") + text(x));
 }
 
-// The work of a job: `rows` rows in `active` experts.
+// The work of a job with `rows` rows for `active` experts.
 struct Load {
   double rows, active, bytes, flops;
   DType w;
 };
 
 // Measured at 3.5 GHz. kDotFlopsPerUs: dot products of pairs with four rows at a time. kDecodeCycles: to decode an mxfp4 block of 512
-// weights, for up to four rows; kRowCycles: for each of these rows. kTileFlopsShare: of the device's listed rate, in whole tiles. Each
-// engine has its share of the memory bandwidth. Memory and arithmetic overlap, except for a part of the shorter one.
+// weights for up to four rows. kRowCycles: for each of these rows. kTileFlopsShare: share of the device's listed rate that whole tiles
+// reach. Each engine reaches a share of the memory bandwidth. Memory and arithmetic overlap, except for a part of the shorter one.
 constexpr double kCyclesPerUs = 3500, kDotFlopsPerUs = 0.085e6, kTileFlopsShare = 0.65;
-// The products of a single row overlap with the decoding; the products of more rows do not.
+// With one row, its products overlap with the decoding; with more rows they do not.
 constexpr double kDecodeCycles = 32, kRowCycles = 36;
 constexpr double kDotMemShare = 0.68, kFmaMemShare = 0.9, kTileMemShare = 0.75;
 constexpr double kExposed = 0.3;
@@ -141,7 +141,7 @@ double cost(const Load& load, const DeviceInfo& d, PanelEngine engine) {
   return d.launch_us + std::max(memory, arithmetic) + kExposed * std::min(memory, arithmetic);
 }
 
-// Op is ExpertGemm or Linear. Holds the data by which the sink converts sums to y.
+// Op is ExpertGemm or Linear. Has the data with which the sink converts sums to y.
 template <class Op>
 struct Destination {
   const typename Op::Problem& problem;

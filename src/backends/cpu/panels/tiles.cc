@@ -13,7 +13,7 @@ constexpr int64_t kTile = 512;          // bf16 per tile
 constexpr int64_t kRowsPerBlock = 256;  // rows that share one decoding: 32 KiB of sums
 constexpr int64_t kChunk = 8;           // blocks of decoded weights that stay in the L1 cache
 constexpr int64_t kAhead =
-    3;  // number of blocks that decoding runs ahead; with fewer, tile loads meet stores in flight
+    3;  // number of blocks that decoding runs ahead; with fewer, tile loads would wait for stores
 constexpr int64_t kPrefetch = 2048;  // bytes ahead in each panel
 
 // Scratch of one thread.
@@ -41,7 +41,7 @@ TileScratch lay_out(const PanelJob& job, int threads) {
 
 }  // namespace
 
-// Some hosts align scratch memory to less than a cache line, so this adds slack.
+// Some hosts align scratch memory to less than a cache line, so this adds 64 bytes.
 size_t tile_scratch_bytes(const PanelJob& job, int threads) {
   return job.rows == 0 ? 0 : lay_out(job, threads).bytes + 64;
 }
@@ -57,7 +57,7 @@ struct alignas(64) TileConfig {
 };
 constexpr TileConfig kConfig;
 
-// GCC does not know tile loads as reads of memory, so stores must not sink below them.
+// GCC does not know that tile loads read memory, so stores must not be moved below them.
 inline void stores_before_tiles() { asm volatile("" ::: "memory"); }
 
 SLUICE_AVX512BF16 void gather_tile(const PanelInput& in, const RowBlock& block, int64_t tile, BF16* out) {
@@ -92,8 +92,8 @@ SLUICE_AVX512BF16 __m512i top_scales(const uint8_t* scales, int64_t blocks) {
   return _mm512_cvtepu8_epi32(top);
 }
 
-// Subtracts the distance to the row's largest scale from the exponents. That is exact down to 126 below the largest scale, except for a
-// code of 0.5 there, which becomes zero. Farther below, all codes become zero.
+// Subtracts the distance to the row's largest scale from the exponents. That is exact for distances up to
+// 126, except for a code of 0.5 at 126, which becomes zero. At larger distances all codes become zero.
 SLUICE_AVX512BF16 inline void decode_block(const uint8_t* codes, const uint8_t* scales, __m512i top,
                                            __m512i table, BF16* tile) {
   constexpr uint16_t kDeepest = 126;
@@ -158,7 +158,7 @@ SLUICE_AMXBF16 inline void multiply(const BF16* x0, const BF16* x1, const void* 
   }
 }
 
-// Sums of a group of up to 32 rows follow the sums of the previous groups, panel by panel.
+// The sums of a group of up to 32 rows come after the sums of the previous groups, panel by panel.
 template <int kRowTiles, int kPanels>
 SLUICE_AMXBF16 inline void load_sums(const float* sums) {
   constexpr int64_t kUp = kRowsPerBlock * 16;
@@ -215,7 +215,7 @@ SLUICE_AMXBF16 void sweep(const Sweep& s, TileBuffers& buffers) {
   store_sums<kRowTiles, kPanels>(sums);
 }
 
-// Multiplies the sums by 2^(r - 127) with scalef, because that factor may exceed the range of normal numbers.
+// Multiplies the sums by 2^(r - 127). scalef does this, because the factor may be outside the range of normal numbers.
 SLUICE_AVX512BF16 void apply_scales(__m512i top, int64_t rows, float* sums) {
   const __m512 power = _mm512_cvtepi32_ps(_mm512_sub_epi32(top, _mm512_set1_epi32(127)));
   for (int64_t i = 0; i < rows; ++i)
@@ -225,7 +225,7 @@ SLUICE_AVX512BF16 void apply_scales(__m512i top, int64_t rows, float* sums) {
 template <int kPanels, bool kMxfp4>
 SLUICE_AMXBF16 void multiply_block(const TilePanels& t, const BF16* x, int64_t blocks, int64_t rows,
                                    TileBuffers& buffers) {
-  const int64_t step = rows <= 32 ? blocks : kChunk;  // a single group keeps its sums in tiles
+  const int64_t step = rows <= 32 ? blocks : kChunk;  // the sums of a single group stay in tiles
   for (int64_t begin = 0; begin < blocks; begin += step) {
     for (int64_t row = 0; row < rows; row += 32) {
       const Sweep s{t, x, blocks, row, begin, std::min(blocks, begin + step)};

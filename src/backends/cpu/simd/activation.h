@@ -27,7 +27,7 @@ HWY_INLINE ActivationF32 activation_f32(Activation kind, const ActivationParams&
   return {kind, static_cast<float>(p.alpha), static_cast<float>(p.beta), static_cast<float>(p.limit)};
 }
 
-// Computes only e^-|t|: it cannot overflow, and for very negative t it is the leading part of the result.
+// Computes only e^-|t|. It cannot overflow, and for very negative t it is the main part of the result.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V sigmoid(D d, V t) {
   const V one = hn::Set(d, 1.f);
@@ -35,7 +35,7 @@ HWY_INLINE V sigmoid(D d, V t) {
   return hn::Div(hn::IfThenElse(hn::Lt(t, hn::Zero(d)), e, one), hn::Add(one, e));
 }
 
-// x sigmoid(t), where t grows with x. At -infinity returns the limit, which the product does not give.
+// x sigmoid(t), where t increases with x. At -infinity returns the limit, which the product does not give.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V times_sigmoid(D d, V x, V t) {
   const V infinity = hn::Set(d, -std::numeric_limits<float>::infinity());
@@ -43,7 +43,7 @@ HWY_INLINE V times_sigmoid(D d, V x, V t) {
   return hn::IfThenElse(at_limit, hn::Set(d, -0.f), hn::Mul(x, sigmoid(d, t)));
 }
 
-// gelu's tanh form, by (1 + tanh(s)) / 2 = sigmoid(2 s).
+// gelu with tanh, computed as (1 + tanh(s)) / 2 = sigmoid(2 s).
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V gelu_tanh(D d, V x) {
   constexpr float kTwiceRootTwoOverPi = 1.5957691216f;

@@ -66,7 +66,7 @@ HWY_INLINE float dot(const A* HWY_RESTRICT a, const B* HWY_RESTRICT b, int64_t n
   return sum;
 }
 
-// out[i * kB + j] = a[i] . b[j]. Each sum is one chain of vectors in every tile, so a pair of rows gives the same bits in any tile.
+// out[i * kB + j] = a[i] . b[j]. In every tile size a sum is one chain of vectors, so a pair of rows gives the same bits in any of them.
 template <int kA, int kB, class A, class B>
 HWY_INLINE void dot_tile(const A* const* a, const B* const* b, int64_t n, float* out) {
   const F32 d;

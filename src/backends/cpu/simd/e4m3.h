@@ -12,8 +12,8 @@
 HWY_BEFORE_NAMESPACE();
 namespace sluice::cpu::HWY_NAMESPACE {
 
-// Lanes(F32()) elements, with the values of to_float(). Intermediate subnormal f32 would be slow, so codes below 8 are computed
-// as integers times 2^-9.
+// Lanes(F32()) elements, with the values of to_float(). Codes below 8 are computed
+// as integers times 2^-9, because intermediate subnormal f32 would be slow.
 HWY_INLINE hn::Vec<F32> load_f32(const E4M3* p) {
   const F32 d;
   const hn::Rebind<uint8_t, F32> bytes;

@@ -28,7 +28,7 @@ HWY_INLINE const X* expert_input(const ExpertGemm::Problem& p, const ExpertGemm:
   return a.x.row<const X>(p.slots > 0 ? a.order.as<const int32_t>()[r] / p.slots : r);
 }
 
-// The checkpoint row of a feature's gate or up, or of the feature itself. Biases always have this order.
+// The checkpoint row of a feature's gate or up, or of the feature if the layer is not gated. Biases always have this order.
 HWY_INLINE int64_t expert_weight_row(const ExpertGemm::Problem& p, int64_t feature, bool up) {
   return is_gated(p.act) ? gated_row(p.gate_order, p.features, feature, up) : feature;
 }
@@ -83,8 +83,8 @@ HWY_NOINLINE void finish_tile(const ExpertGemm::Problem& p, const ExpertGemm::Ar
   }
 }
 
-// Calls tile_work(ExpertTile) for indices [begin, end) of (16 features, expert). Experts vary fastest, so that the busy experts are spread
-// over the range. A tile has at most `max_rows` rows. The weights of an expert without rows are not read.
+// Calls tile_work(ExpertTile) for indices [begin, end) of (16 features, expert). The expert changes fastest, so that experts with
+// many rows are spread over the range. A tile has at most `max_rows` rows. The weights of an expert without rows are not read.
 template <class TileWork>
 HWY_INLINE void for_each_tile(const ExpertGemm::Problem& p, const ExpertGemm::Args& a, int64_t begin,
                               int64_t end, int64_t max_rows, TileWork tile_work) {

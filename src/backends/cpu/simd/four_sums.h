@@ -19,7 +19,7 @@ HWY_INLINE void store_sums(hn::Vec<F32> a, hn::Vec<F32> b, hn::Vec<F32> c, hn::V
   out[0] = hn::GetLane(a), out[apart] = hn::GetLane(b);
   out[2 * apart] = hn::GetLane(c), out[3 * apart] = hn::GetLane(e);
 #else
-  // Sums of adjacent lanes, x's before y's. Three such levels are faster than four separate reductions.
+  // Sums of adjacent lanes, those of x before those of y. Three such steps are faster than four separate reductions.
   const F32 d;
   const auto pairs = [&](hn::Vec<F32> x, hn::Vec<F32> y) {
     return hn::Add(hn::ConcatEven(d, y, x), hn::ConcatOdd(d, y, x));

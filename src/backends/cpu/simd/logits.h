@@ -19,7 +19,7 @@ namespace sluice::cpu::HWY_NAMESPACE {
 
 constexpr float kNothing = -std::numeric_limits<float>::infinity();
 
-// The largest of x[0 .. n); NaN counts as smaller than everything.
+// The largest of x[0 .. n). NaN is less than everything.
 template <class T>
 HWY_INLINE float largest(const T* x, int64_t n) {
   const F32 d;

@@ -33,7 +33,7 @@ HWY_INLINE hn::Vec<F32> e2m1_f32(hn::Vec<U32> codes) {
   }
 }
 
-// 2^(scale - 127), exact. 0 is a subnormal number, whose bits are not a mere exponent; 255 is NaN.
+// 2^(scale - 127), exact. 0 gives a subnormal number, so its bits are not just an exponent; 255 gives NaN.
 HWY_INLINE hn::Vec<F32> e8m0_f32(hn::Vec<U32> scales) {
   const U32 du;
   const auto bits = hn::Max(hn::ShiftLeft<23>(scales), hn::Set(du, 0x00400000u));
@@ -46,8 +46,8 @@ HWY_INLINE float e8m0_scalar(uint8_t scale) {
   return std::bit_cast<float>(std::max(uint32_t{scale} << 23, 0x00400000u));
 }
 
-// A checkpoint's block of 32 codes in 16 bytes, in the order of k and before scaling. The vectors are an array of the caller. A struct of
-// them would have a constructor, which GCC compiles without this target's instructions.
+// A checkpoint's block of 32 codes in 16 bytes, in the order of k and before scaling. The caller passes an array of
+// vectors, because a struct of vectors would have a constructor, which GCC compiles without this target's instructions.
 constexpr int64_t kMxVectors = kMxBlock / static_cast<int64_t>(hn::MaxLanes(F32()));
 HWY_INLINE void load_mx_block(const uint8_t* HWY_RESTRICT bytes, hn::Vec<F32> (&values)[kMxVectors]) {
   const hn::Rebind<uint8_t, F32> part;

@@ -1,9 +1,9 @@
 // Products with panels of 16 rows (WeightLayout::kPanels16) in f32.
 // Highway's per-target header: include inside a file that uses foreach_target.h, after hwy/highway.h.
 //
-// A block of 32 k is decoded once, without its scales, and used for all rows of a tile. Each row's sum over the block is scaled and then
-// added to its total. So a decoded weight is between 1/2 and 6 in magnitude, and every scale from 0 to 254 is exact, although 6 * 2^127
-// is not an f32.
+// A block of 32 k is decoded once, without its scales, and used for all rows of a tile.
+// Each row's sum over the block is scaled and then added to its total. So scaling is
+// exact for every scale from 0 to 254, although the weight 6 * 2^127 would not be an f32.
 #if defined(SLUICE_CPU_SIMD_PANEL_H) == defined(HWY_TARGET_TOGGLE)
 #ifdef SLUICE_CPU_SIMD_PANEL_H
 #undef SLUICE_CPU_SIMD_PANEL_H
@@ -64,7 +64,7 @@ HWY_INLINE void decode_block(const E4M3* HWY_RESTRICT block, float* HWY_RESTRICT
     hn::Store(load_f32(block + i), F32(), out + i);
 }
 
-// The codes of a block of 32 k times the scales of each 16 k. Exact: 2 bits of a code, 4 of a scale.
+// Multiplies the codes of a block of 32 k by their scales, one per 16 k. Exact: a code has 2 significant bits, a scale has 4.
 HWY_INLINE void scale_nv_block(const uint8_t* HWY_RESTRICT scales, float* HWY_RESTRICT weights) {
   const F32 d;
   for (int64_t group = 0; group < kBlock / kNvBlock; ++group)
@@ -87,9 +87,9 @@ HWY_INLINE void widen_block(const X* HWY_RESTRICT x, int64_t columns, float* HWY
   for (int64_t k = 0; k < kBlock; ++k) out[k] = k < columns ? scalar_f32(x[k]) : 0.f;
 }
 
-// sums[t] += scale * (x[t] . weights) for kRows rows. Even and odd k have separate sums: with one row, twice as many chains
-// hide the latency of a multiply-add. A null scale means 1. Not inlined, like finish_tile: a call costs nothing here, and
-// copies for every type of x and y cost minutes under sanitizers.
+// sums[t] += scale * (x[t] . weights) for kRows rows. Even and odd k have separate sums: with one row, twice as
+// many chains hide the latency of a multiply-add. scale = null means 1. Not inlined, like finish_tile: a call costs
+// almost nothing here, but with a copy for every type of x and y, builds with sanitizers would take minutes longer.
 template <int64_t kRows>
 HWY_NOINLINE void multiply_rows(const float* HWY_RESTRICT weights, const float* HWY_RESTRICT x,
                                 const float* HWY_RESTRICT scale, float* HWY_RESTRICT sums) {
@@ -117,8 +117,8 @@ HWY_NOINLINE void multiply_rows(const float* HWY_RESTRICT weights, const float* 
   }
 }
 
-// The maximum number of rows whose sums fit the registers. Fewer rows go in smaller steps, with the same
-// arithmetic for each row.
+// The largest number of rows whose sums fit in registers. Fewer rows
+// are computed in smaller steps, with the same arithmetic for each row.
 constexpr int64_t kRegisterRows = kPanelVectors == 1 ? 8 : kPanelVectors == 2 ? 2 : 1;
 
 template <int64_t kRows = kRegisterRows>

@@ -1,13 +1,13 @@
-// Attention for sequences of few rows: the warps of a cluster, or of a part of a CTA, share the keys of a kv head's queries
-// (decode.cuh).
+// Attention for sequences of few rows: the keys of a tile of queries are divided
+// among the warps of a cluster, of a CTA, or of a part of a CTA (decode.cuh).
 //
-// Wins    decode steps, where reading keys and values is the bottleneck and every warp keeps its own pages in flight. Also prompts
+// Wins    decode steps, where reading keys and values is the bottleneck and every warp has its own pages in flight. Also prompts
 //         with a short window (1024 rows, window 128: 38 us against 42 us of attention_pages_sm90) and steps with few prompt rows
 //         (96 rows beside 32 decodes at context 1024: 24 us against 41 us; attention_candidates.csv).
-// Loses   to attention_pages_sm90 for prompts (1024 rows at context 1024: 103 us against 50 us): keys are read once for every 32 queries,
+// Loses   to attention_pages_sm90 for prompts (1024 rows at context 1024: 103 us against 50 us): keys are read again for every 32 queries,
 //         and mma.sync is half as fast as wgmma.
-// Limits  bf16, caches of bf16 or e4m3, head_dim 64 or 128, pages of a multiple of 16. The number of warps that share the keys
-//         decides a row's bits. attention_rows_sm90 computes the problems that this kernel refuses.
+// Limits  bf16, caches of bf16 or e4m3, head_dim 64 or 128, pages of a multiple of 16. The result of a row depends on the number of warps
+//         that divide the keys, which is in the configuration. attention_rows_sm90 accepts the problems that this kernel refuses.
 // Source  original; the online softmax is Milakov and Gimelshein (2018). The contract is ops/attention.h.
 #include "backends/cuda/attention/decode_call.h"
 
@@ -20,22 +20,22 @@ Refusal supports(const Attention::Problem& p, const DeviceInfo& d) {
   return r;
 }
 
-// Fitted to the rows of bench/measured/h200/attention_candidates.csv with one row per sequence: the chosen
-// configurations are 0.6% slower than the best configurations on average, and at most 11%. Costs of prompts
-// come from arithmetic: caches are read from memory once, and prompts are compute-bound. Contexts are assumed to be
-// as long as a page table, up to a few thousand positions.
+// Fitted to the rows of bench/measured/h200/attention_candidates.csv with one row per
+// sequence: the chosen configurations are 0.6% slower than the best ones on average, and at
+// most 11%. Costs of prompts are not fitted: caches are read from memory once, and prompts are
+// compute-bound. A context is assumed to fill the page table, up to a few thousand positions.
 double cost_us(const Attention::Problem& p, const DeviceInfo& d, const AttentionDecode& how) {
   constexpr double kFixedUs = 2.73, kRoundUs = 3.70, kSharedSmUs = 1.21, kClusterUs = 0.082, kCtaUs = 0.098;
   constexpr double kIterationUs = 0.605, kIterationE4m3Us = 0.685, kMemoryShare = 1.158, kBoth = 0.679;
   constexpr double kLargeClusterFit = 0.95, kLongContext = 4096, kFlopsPerUs = 200e6, kSearchUs = 12;
-  // The gain of narrow tiles, from bench/measured/h100/attention_candidates.csv: half of the exponentials and of the sums to join, minus the
-  // cost of fewer stages where memory bandwidth is the bottleneck.
+  // Effect of narrow tiles, from bench/measured/h100/attention_candidates.csv: half of the exponentials and
+  // half of the sums to join, but fewer stages, which costs time where memory bandwidth is the bottleneck.
   constexpr double kNarrowIteration = 0.875, kNarrowUs = -0.3, kNarrowSharedSmUs = 0.6, kFewStagesUs = 0.9;
   if (p.tokens == 0) return kRampUs;
   const double group = static_cast<double>(p.heads / p.kv_heads), queries = how.queries();
   const double rows = static_cast<double>(attention_rows(p)), tokens = static_cast<double>(p.tokens);
   const double units =
-      std::ceil(tokens / rows) * static_cast<double>(p.kv_heads);  // tiles with separate keys
+      std::ceil(tokens / rows) * static_cast<double>(p.kv_heads);  // number of (sequence, kv head) pairs, which have different keys
   const double tiles = std::ceil(rows * group / queries) * units;
   const double keys = std::min(static_cast<double>(attention_context(p)), kLongContext) +
                       (p.window > 0 ? std::min(rows, queries / group) - 1 : 0);
@@ -50,10 +50,10 @@ double cost_us(const Attention::Problem& p, const DeviceInfo& d, const Attention
       (ctas > d.cores && resident > 1 ? (how.narrow ? kNarrowSharedSmUs : kSharedSmUs) : 0);
   const auto head = static_cast<double>(bytes_of(cache_dtype(p.cache, p.q), p.head_dim));
   const double memory_us = units * 2 * keys * head / (kMemoryShare * d.mem_bytes_per_us);
-  // A window cuts tiles of keys at both ends: 1024 rows with a window of 128 take as long as with a window of 192.
+  // A window begins and ends inside tiles of keys, so the kernel computes about 64 more keys than the window has.
   const double met = keys + (p.window > 0 ? 64 : 0);
   const double flops = rows > 1 ? 6.0 * tiles * queries * met * static_cast<double>(p.head_dim) : 0;
-  // If sequences have several rows, each CTA searches for its tile among all tiles.
+  // kSearchUs: if sequences have several rows, every CTA searches for its tile among all tiles.
   const double narrow_us =
       !how.narrow ? 0 : kNarrowUs + (memory_us > chain_us && ctas > d.cores ? kFewStagesUs : 0);
   return kFixedUs + narrow_us + (rows > 1 ? kSearchUs : 0) +
@@ -130,12 +130,12 @@ template <class Shape>
 Status launch_decode(std::string_view name, const Attention::Problem& p, const Attention::Args& a,
                      const AttentionDecode& how, bool beside, Stream stream) {
   const int64_t group = p.heads / p.kv_heads, queries = Shape::kQueries;
-  // The maximum number of tiles of queries: the tiles of each row, or the full tiles plus one partial tile
-  // per sequence.
+  // The most tiles of queries: tiles of single rows, or
+  // the full tiles plus one partial tile per sequence.
   const int64_t by_row = p.tokens * ((group + queries - 1) / queries);
   const int64_t listed = p.tokens * group / queries + std::min(p.tokens, p.sequences);
   const int64_t tiles = how.by_row ? by_row : listed;
-  // The grid has as many clusters as fit at once, which loop over the list. So a launch for few sequences is short.
+  // The grid has only as many clusters as run at once; they loop over the tiles. So a launch for few sequences is short.
   const int64_t fit = std::max<int64_t>(1, 2 * queue_of(stream).sms * how.heads / (p.kv_heads * how.cluster));
   const int64_t clusters = how.by_row ? tiles : std::min(tiles, fit);
   attention::DecodeCall call{

@@ -1,12 +1,12 @@
-// Attention of steps with prompts, in two launches that divide the sequences. wgmma (prefill.cuh) takes the
-// sequences with more than 64 queries per kv head. The decode kernel (decode.cuh) takes the other sequences
-// and runs concurrently where SMs have room. Only the GPU knows which kernel takes a sequence.
+// Attention of steps with prompts, in two launches that divide the sequences. A wgmma kernel (prefill.cuh) computes
+// sequences with more than 64 queries per kv head. The decode kernel (decode.cuh) computes the others, concurrently
+// where SMs have room. The division is made on the GPU, because the host does not know the lengths of the sequences.
 //
 // Wins    prompts (1024 rows at context 1024: 50 us against 103 us of attention_decode_sm90) and steps with many prompt rows beside
 //         decodes (288 rows beside 32 decodes: 45.5 us against 59.5 us; attention_candidates.csv).
 // Loses   to attention_decode_sm90 with few prompt rows (96 rows beside 32 decodes: 41 us against 24 us) and with a short window (1024
-//         rows, window 128: 42 us against 38 us), because the second launch is not free.
-// Limits  as attention_decode_sm90. A row's bits depend on the number of rows that its sequence has in the step.
+//         rows, window 128: 42 us against 38 us), because of the second launch.
+// Limits  as attention_decode_sm90. The result of a row depends on the number of rows that its sequence has in the step.
 // Source  original; the scheme is Shah et al., "FlashAttention-3" (2024). The contract is ops/attention.h.
 #include "backends/cuda/attention/decode_call.h"
 
@@ -14,7 +14,7 @@ namespace sluice::cuda {
 namespace {
 
 constexpr int kDecodeQueries = 64;  // maximum number of queries per sequence and kv head that the decode
-                                    // kernel takes
+                                    // kernel computes
 
 Refusal supports(const Attention::Problem& p, const DeviceInfo& d) {
   Refusal r;
@@ -26,8 +26,8 @@ Refusal supports(const Attention::Problem& p, const DeviceInfo& d) {
   return r;
 }
 
-// Costs of prompts come from arithmetic: prompts are compute-bound. In steps with few prompt rows each SM has a tile or two and walks its
-// keys alone; that part is fitted to 96 to 1056 rows beside decodes (bench/measured/h100/attention_candidates.csv).
+// Costs of prompts are not fitted: prompts are compute-bound. In steps with few prompt rows an SM has a tile or two, and the time is
+// that of looping over their keys; this is fitted to 96 to 1056 rows beside decodes (bench/measured/h100/attention_candidates.csv).
 double cost_us(const Attention::Problem& p, const DeviceInfo& d, int tile) {
   constexpr double kFixedUs = 30, kIterationUs = 0.88, kQueryUs = 0.0037, kIterationKeys = 128,
                    kLongContext = 4096;
@@ -40,7 +40,7 @@ double cost_us(const Attention::Problem& p, const DeviceInfo& d, int tile) {
   return kFixedUs + std::max(chain_us, 4.0 * queries * static_cast<double>(p.head_dim) * keys / flops_per_us);
 }
 
-// Queries per tile of the first launch: the smallest size at which every tile still has its own SM.
+// Queries per tile of the first launch: the smallest size with which there are no more tiles than SMs, or else the largest.
 int tile_of(const Attention::Problem& p, const DeviceInfo& d) {
   const int most = p.head_dim == 64 ? 192 : 128;
   int tile = 64;
@@ -49,8 +49,8 @@ int tile_of(const Attention::Problem& p, const DeviceInfo& d) {
 }
 
 std::vector<Config> configs(const Attention::Problem& p, const DeviceInfo& d) {
-  // The number of other sequences is unknown. If there are many, one CTA for the keys of each is best; if there are few with long
-  // contexts, several CTAs are best.
+  // The number of sequences in the second launch is unknown. If there are many, one CTA
+  // per tile is best; if there are few with long contexts, several CTAs per tile are best.
   constexpr int64_t kShort = 2048, kLong = 16384;
   const int64_t context = attention_context(p);
   const AttentionDecode few{.cluster = context <= kShort  ? 1
@@ -113,7 +113,7 @@ template <int kDim, class C>
 Status launch_prefill(const Attention::Problem& p, const Attention::Args& a, int tile, Stream stream) {
   using Shape = attention::PrefillShape<kDim, C>;
   const int64_t group = p.heads / p.kv_heads;
-  // Full tiles of queries, and one partial tile per sequence.
+  // The most tiles: the full tiles of queries, plus one partial tile per sequence.
   const int64_t sequences = std::min(p.sequences, p.tokens * group / (kDecodeQueries + 1));
   const int64_t tiles = (p.tokens * group / tile + sequences) * p.kv_heads;
   const int box_keys = static_cast<int>(std::gcd<int64_t>(p.page_size, Shape::kKeys));

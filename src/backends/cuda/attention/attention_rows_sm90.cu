@@ -1,8 +1,8 @@
-// Attention row by row: a warp owns one query. It scores 32 keys at a time, one per lane. Then it adds their values; a lane owns every
-// 32nd element.
+// Attention row by row: a warp computes one query. It scores 32 keys at a time,
+// one per lane, then adds their values, of which a lane has every 32nd element.
 //
 // Wins    problems that no other kernel accepts: f32, any head_dim, pages of any size, with caches of bf16, f32 or e4m3.
-// Loses   wherever attention_decode_sm90 or attention_pages_sm90 accepts: each query reads the keys again, without tensor cores.
+// Loses   wherever attention_decode_sm90 or attention_pages_sm90 accepts: every query reads the keys again, without tensor cores.
 // Limits  tokens * heads < 2^30, because query indices are i32.
 // Source  original; the contract is ops/attention.h.
 #include "backends/cuda/attention/cards.h"
@@ -19,8 +19,8 @@ Refusal supports(const Attention::Problem& p, const DeviceInfo& d) {
   return r;
 }
 
-// A single warp takes about 20 us for 32 keys of 64 elements. This comes from steps of gpt-oss-20b with two and four rows and a window of
-// 128, which took 80 us per layer on an H200. A whole SM is not much faster.
+// A warp takes about 20 us for 32 keys of 64 elements, estimated from steps of gpt-oss-20b with two and four rows
+// and a window of 128, which took 80 us per layer on an H200. All warps of an SM together are only 2.5x as fast.
 double cost_us(const Attention::Problem& p, const DeviceInfo& d) {
   if (p.tokens == 0) return kRampUs;
   constexpr double kAloneUs = 20.0 / 32 / 64, kSharedUs = 8.0 / 32 / 64, kLongContext = 4096;
@@ -70,7 +70,7 @@ struct Parameters {
   int dim;
 };
 
-// C: element type of the caches. kEach: elements per lane. Grid: rows along x, heads by kWarps along y.
+// C: element type of the caches. kEach: elements per lane. Grid: rows along x, groups of kWarps heads along y.
 template <class T, class C, int kEach>
 __global__ void __launch_bounds__(kThreads) attention_rows(const __grid_constant__ Parameters call) {
   __shared__ float query[kWarps][32 * kEach];
@@ -94,7 +94,7 @@ __global__ void __launch_bounds__(kThreads) attention_rows(const __grid_constant
     const int j = at + lane;
     const int page = j < span.end ? pages[j / p.page_size] : -1;
     const bool there = page >= 0 && page < p.pages;
-    // The key's row in the cache.
+    // Offset of the key's row in the cache.
     const int64_t place =
         there ? ((static_cast<int64_t>(page) * p.kv_heads + kv_head) * p.page_size + j % p.page_size) * dim
               : 0;

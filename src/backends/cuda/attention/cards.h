@@ -1,28 +1,28 @@
-// Shared by the kernel descriptors of attention: bounds that follow from a problem, and launch parameters. Plain C++.
+// Shared by the kernel descriptors of attention: bounds that follow from a problem, and parameters of launches. Plain C++.
 #pragma once
 #include "backends/cuda/card.h"
 #include "ops/attention.h"
 
 namespace sluice::cuda {
 
-// The maximum number of rows that one sequence may own.
+// The most rows that one sequence may have in the step.
 inline int64_t attention_rows(const Attention::Problem& p) {
   return p.rows_max > 0 ? std::min(p.rows_max, p.tokens) : p.tokens;
 }
-// The maximum number of positions that a query may see.
+// The most positions that a query may attend to.
 inline int64_t attention_context(const Attention::Problem& p) {
   const int64_t all = p.pages_per_seq * p.page_size;
   return p.window > 0 ? std::min(p.window, all) : all;
 }
 
-// The requirements of the kernels with tensor cores and TMA.
+// Adds the conditions of the kernels with tensor cores and TMA.
 inline void need_attention_tiles(Refusal& r, const Attention::Problem& p, const DeviceInfo& d) {
   need_sm90(r, d);
   need_type(r, "q", p.q, DType::kBF16, "products of bf16");
   r.need(p.head_dim == 64 || p.head_dim == 128, "head_dim of 64 or 128 (tiles of 128-byte rows)", "head_dim",
          p.head_dim);
   need_multiple(r, "page_size", p.page_size, 16, "keys of a TMA box");
-  constexpr int64_t kMost = int64_t{1} << 30;  // coordinates and lists of tiles are i32
+  constexpr int64_t kMost = int64_t{1} << 30;  // coordinates and indices of tiles are i32
   r.need(p.pages * p.page_size * p.kv_heads < kMost, "pages * page_size * kv_heads < 2^30 (TMA coordinates)",
          "pages * page_size * kv_heads", p.pages * p.page_size * p.kv_heads);
   r.need(p.tokens * p.heads < kMost, "tokens * heads < 2^30 (query indices are i32)", "tokens * heads",
@@ -31,15 +31,15 @@ inline void need_attention_tiles(Refusal& r, const Attention::Problem& p, const 
          p.kv_heads);
 }
 
-// A launch of the decode kernel: the sequences that it takes, and the CTAs and warps that share the keys of a tile of queries.
+// A launch of the decode kernel: its sequences, and the CTAs and warps that divide the keys of a tile of queries.
 struct AttentionDecode {
   int groups = 1;   // groups of 16 queries per tile
-  int cluster = 1;  // CTAs that share the keys of a tile of queries
-  // kv heads per CTA, each with an equal part of its warps; if there are more than one, the cluster is 1.
+  int cluster = 1;  // CTAs that divide the keys of a tile of queries
+  // kv heads per CTA, each with an equal part of its warps. If there are several, the cluster is 1.
   int heads = 1;
-  int by_row = 0;      // each row is a separate tile
-  int most = 1 << 30;  // maximum number of queries of a sequence; another kernel takes longer sequences
-  // Tiles of eight queries and fewer stages, which leave shared memory for the weights of the next dense layer.
+  int by_row = 0;      // every row has tiles of its own
+  int most = 1 << 30;  // most queries of a sequence; another kernel computes longer sequences
+  // Tiles of eight queries and fewer stages, to leave shared memory for the weights of the next dense layer.
   int narrow = 0;
   static AttentionDecode of(const KernelLaunch& l) {
     return {l.value[0], l.value[1], l.value[2], l.value[3], l.value[4], l.value[5]};

@@ -1,19 +1,19 @@
-// Attention of few queries: each warp walks its own keys, 16 at a time, and the warps join their sums at the
-// end.
+// Attention of few queries: every warp loops over its own keys,
+// 16 at a time, and at the end the warps' sums are joined.
 //
-// A team of warps owns a tile of 16 or 32 queries of one sequence and one kv head. A team is a cluster, a
-// CTA, or a part of a CTA whose other parts have other kv heads of the same sequence. Warp t % (warps of the
-// team) takes tile t of 16 positions, whatever else is in the step, and partial results are joined in the
-// order of warps and CTAs. So a row's bits depend only on its own sequence and on the size of the team.
+// A team of warps computes a tile of 16 or 32 queries (8 if narrow) of one sequence and one kv head. A team is a
+// cluster, a CTA, or a part of a CTA whose other parts compute other kv heads of the same sequence. Tile t of 16
+// positions belongs to warp t % (warps of the team), whatever else is in the step, and partial results are joined
+// in the order of warps and CTAs. So a row's result depends only on its sequence and on the size of the team.
 //
-// Each warp has its own ring. One lane issues the TMA loads of 16 keys and their values, and no warp waits for another. The warp that
-// refills a stage is the warp that has read it, so stages have no empty barriers and the ring is not a tile::Ring. Queries are the
-// rows of the products (mma.cuh), so a thread holds the weights of two queries, g and g + 8 of 16. With eight queries per tile half
-// of a product is idle. That costs nothing, because the kernel is bandwidth-bound. The type of the caches decides the operands of the
-// products: decode_tile.cuh.
+// Every warp has its own ring. One lane issues the TMA loads of 16 keys and their values, and no warp waits for
+// another. A stage is refilled by the same warp that has read it, so stages have no empty barriers, and the ring
+// is not a tile::Ring. In the products (mma.cuh) queries are rows, so a thread has the weights of two queries, g
+// and g + 8 of 16. With eight queries per tile half of a product is idle, which costs nothing, because the
+// kernel is bandwidth-bound. How operands are formed depends on the type of the caches (decode_tile.cuh).
 //
-// A key that a query does not see has weight zero, but zero times NaN is NaN. The products of an infinity with the two terms of a
-// weight may also sum to NaN. So a warp whose sums are not finite walks its keys again, and adds values one by one.
+// A key that a query does not attend to has weight zero, but zero times NaN is NaN. A weight is also a sum of two terms, whose products with an infinity may
+// add up to NaN. So a warp whose sums are not finite loops over its keys again, without tensor cores, and adds only values of keys that a query attends to.
 #pragma once
 #include <cuda.h>
 
@@ -28,8 +28,8 @@
 
 namespace sluice::cuda::attention {
 
-// kGroups: groups of 16 queries per tile. Tile: layout and products of keys and values (decode_tile.cuh). Narrow tiles have eight
-// queries and fewer stages: a CTA of the next dense layer uses the rest of the shared memory for its weights.
+// kOfGroups: groups of 16 queries per tile. T: layout and products of keys and values (decode_tile.cuh). kNarrow:
+// tiles of eight queries and fewer stages, so that a CTA of the next dense layer has shared memory for its weights.
 template <class T, int kOfGroups, bool kNarrow>
 struct DecodeShape {
   using Tile = T;
@@ -38,13 +38,13 @@ struct DecodeShape {
                        kStages = kNarrow ? Tile::kFewStages : Tile::kStages;
   static constexpr int kTileBytes = Tile::kBytes, kStageBytes = 2 * kTileBytes;
   static constexpr int kRingBytes = kStages * kStageBytes;
-  // The rows of a group that a lane has; the other rows of the 16 are zeros.
+  // Rows of a group of 16 that a lane has; if narrow, its second row is zero.
   static constexpr int kRows = kNarrow ? 1 : 2;
   static constexpr int kQueries = 8 * kRows * kGroups,
                        kPartialRow = kDim + 8;        // floats; padded against bank conflicts
-  static constexpr int kFours = kQueries * kDim / 4;  // groups of 4 values per tile
+  static constexpr int kFours = kQueries * kDim / 4;  // groups of 4 elements of y per tile
   static_assert(kQueries * kPartialRow * 4 <= kRingBytes);
-  // The rings, and the data that the CTAs of a cluster send each other; aligned by hand.
+  // Shared memory: the rings, then what the CTAs of a cluster send each other. Includes the bytes for alignment.
   static constexpr int kJoinAt = kWarps * kRingBytes,
                        kSharedBytes = kJoinAt + ClusterJoin<DecodeShape>::kBytes + 1024;
 };
@@ -52,9 +52,9 @@ struct DecodeShape {
 struct DecodeCall {
   Step step;
   Tiling tiling;
-  int tiles, cluster, heads;  // maximum number of tiles of queries; cluster and heads as in AttentionDecode
+  int tiles, cluster, heads;  // the most tiles of queries; cluster and heads are as in AttentionDecode
   int cluster_log;            // log2 of cluster
-  int beside;  // the previous launch is prefill.cuh of the same step, so this kernel does not wait for it
+  int beside;  // the previous launch is prefill.cuh for the same step, so this kernel does not wait for it
 };
 
 template <class Shape>
@@ -70,8 +70,8 @@ class DecodeWarp {
     seen_by_all_ = {high.first, low.end};
   }
 
-  // Walks all keys of warp `mine` of `warps`. `place` continues from call to call. If the problem is settled, keys older than the
-  // sequence's rows are loaded before the previous launch has ended.
+  // Processes all keys of warp `mine` of `warps`. place: where the ring continues, from call to call. If the
+  // problem is settled, keys written before this step are loaded before the wait for the previous launch.
   __device__ __forceinline__ void walk(const CUtensorMap& k_map, const CUtensorMap& v_map, int last_query,
                                        int mine, int warps, uint32_t ring, uint32_t barriers,
                                        tile::RingPlace& place, bool beside, bool one_by_one) {
@@ -88,13 +88,13 @@ class DecodeWarp {
     first_ = first + (mine - first % warps + warps) % warps, step_ = warps;
     const int count = first_ < end ? (end - 1 - first_) / warps + 1 : 0;
     pages_ = page_of(lane_, count), next_pages_ = page_of(lane_ + 32, count);
-    uint32_t absent = 0;  // bit mask of stages whose page is absent
+    uint32_t absent = 0;  // mask of the stages whose page is absent
     const auto issue = [&](int i, uint32_t stage) {
       if (i > 0 && i % 32 == 0) pages_ = next_pages_, next_pages_ = page_of(i + 32 + lane_, count);
       const int page = __shfl_sync(0xffffffffu, pages_, i % 32);
       const bool there = page >= 0 && page < p_.pages;
       absent = (absent & ~(1u << stage)) | (there ? 0u : 1u << stage);
-      // Rows outside the cache arrive as zeros.
+      // Rows outside the tensor of the map arrive as zeros.
       const int row = there ? (page * p_.kv_heads + kv_head_) * p_.page_size + position(i) % p_.page_size
                             : p_.pages * p_.kv_heads * p_.page_size;
       const uint32_t to = ring + stage * Shape::kStageBytes, barrier = barriers + 8 * stage;
@@ -102,7 +102,7 @@ class DecodeWarp {
       Tile::fetch(to, k_map, row, barrier);
       Tile::fetch(to + Shape::kTileBytes, v_map, row, barrier);
     };
-    // Positions written before this step.
+    // Number of positions that were written before this step.
     const int64_t old = p_.settled ? of_.kv_len - of_.rows(p_.group) : 0;
     int asked = 0;
     for (; asked < Shape::kStages && asked < count && position(asked) + Shape::kKeys <= old; ++asked)
@@ -121,9 +121,9 @@ class DecodeWarp {
     }
   }
 
-  // True if a sum of values in this warp is NaN or infinite.
+  // True if some sum of values in this warp is NaN or infinite.
   __device__ __forceinline__ bool any_not_finite() const {
-    float all = 0;  // sums values times zero: NaN and infinities give NaN
+    float all = 0;  // sum of (value x 0), which is NaN if some value is NaN or infinite
 #pragma unroll
     for (int i = 0; i < kGroups; ++i) {
 #pragma unroll
@@ -135,7 +135,7 @@ class DecodeWarp {
     return __any_sync(0xffffffffu, all != 0.f);
   }
 
-  // Stores the sums in this warp's part of the ring, which is no longer read, and in `out`.
+  // Stores the sums of values to `values` (in this warp's ring, which is free by now), and the largest scores and sums of weights.
   __device__ __forceinline__ void leave(float* values, float* largest, float* sum) {
     const int g = lane_ / 4, c = lane_ % 4;
 #pragma unroll
@@ -160,7 +160,7 @@ class DecodeWarp {
                      : -1;
   }
 
-  // Loads queries as the first operand (mma.cuh), with zeros past the last query, and the positions that each query sees.
+  // Loads queries as the first operand (mma.cuh), with zeros past the last query, and computes the positions that each query attends to.
   __device__ __forceinline__ void load_queries(int last_query) {
     const auto* q = static_cast<const __nv_bfloat16*>(p_.q);
     const int g = lane_ / 4, c = lane_ % 4;
@@ -184,7 +184,7 @@ class DecodeWarp {
     }
   }
 
-  // Processes keys [at, at + 16).
+  // Processes keys `at` to at + 15.
   __device__ __forceinline__ void take(uint32_t stage, int at, bool absent, bool one_by_one) {
     const bool whole = !absent && at >= seen_by_all_.first && at + Shape::kKeys <= seen_by_all_.end;
     const uint32_t values = stage + Shape::kTileBytes;
@@ -193,7 +193,7 @@ class DecodeWarp {
     if (!whole) hide(score, at, absent);
 #pragma unroll
     for (int i = 0; i < kGroups; ++i) weigh(score[i], i);
-    // Masks that clear the values that no query of the tile sees.
+    // Masks that clear values of keys to which no query of the tile attends.
     uint32_t kept[2] = {0xffffffffu, 0xffffffffu};
     if (!whole) {
 #pragma unroll
@@ -220,7 +220,7 @@ class DecodeWarp {
     }
   }
 
-  // Converts scores of a group of queries to weights, and rescales the previous sums to the new largest score.
+  // Converts the scores of a group of queries to weights, and rescales the previous sums to the new largest score.
   __device__ __forceinline__ void weigh(float (&score)[2][4], int i) {
     if constexpr (kRows == 1) score[0][2] = score[0][3] = score[1][2] = score[1][3] = 0;
 #pragma unroll
@@ -257,7 +257,7 @@ class DecodeWarp {
     }
   }
 
-  // The second product without tensor cores: a weight is multiplied only by values that its query sees.
+  // Adds weighted values without tensor cores, and only those of keys to which the query attends.
   __device__ __forceinline__ void add_one_by_one(const float (&weight)[kGroups][2][4], uint32_t values,
                                                  int at) {
 #pragma unroll 1
@@ -281,15 +281,15 @@ class DecodeWarp {
   const Queries of_;
   const int kv_head_, lane_;
   Span seen_by_some_, seen_by_all_;
-  int first_ = 0, step_ = 1;          // tiles of keys of this warp
-  int pages_ = -1, next_pages_ = -1;  // page numbers for tile 32 n + lane
+  int first_ = 0, step_ = 1;          // this warp's tiles of keys: the first, and the distance to the next
+  int pages_ = -1, next_pages_ = -1;  // page of its tile 32 n + lane; the same for the next n
   uint32_t query_[kGroups][kDim / 16][4];
   Span span_[kGroups][2];
   float value_[kGroups][kDim / 8][4];
   float largest_[kGroups][2], sum_[kGroups][2];
 };
 
-// Finds tile `at`. Returns false if there is none: a launch by rows has one cluster per tile.
+// Finds tile `at`. Returns false if there are fewer tiles; that is not expected if tiles are single rows.
 template <class Shape>
 __device__ __forceinline__ bool find(const DecodeCall& call, int at, TileSearch& search, Queries& of) {
   if (own_row(call.step, call.tiling, at, of)) return true;
@@ -298,8 +298,8 @@ __device__ __forceinline__ bool find(const DecodeCall& call, int at, TileSearch&
   return true;
 }
 
-// Joins the warps of a team, which processed the same tile, and writes the tile's rows of one kv head. `first`: the team's first warp;
-// `thread`: within the team.
+// Joins the warps of a team, which have the same tile, and writes the tile's rows
+// of one kv head. first: the team's first warp. thread: index within the team.
 template <class Shape, class SinkOf>
 __device__ __forceinline__ void write_team(const Step& p, const Queries& of, int kv_head, int last_query,
                                            const Partials<Shape>& partials, const float* ring, int first,
@@ -315,8 +315,8 @@ __device__ __forceinline__ void write_team(const Step& p, const Queries& of, int
   }
 }
 
-// Joins the warps of this CTA, then the CTAs of the cluster, and writes this CTA's share of the tile. `tiles_before`: tiles that the
-// cluster has joined.
+// Joins the warps of this CTA, then the CTAs of the cluster, and writes this CTA's
+// share of the tile. tiles_before: number of tiles that this cluster has joined before.
 template <class Shape, class SinkOf>
 __device__ __forceinline__ void write_share(const DecodeCall& call, const Queries& of, int kv_head,
                                             int last_query, const Partials<Shape>& partials,
@@ -324,7 +324,7 @@ __device__ __forceinline__ void write_share(const DecodeCall& call, const Querie
                                             int rank, int tiles_before, const SinkOf& sink) {
   constexpr int kAcross = Shape::kDim / 4;
   constexpr int kFours =
-      (Shape::kFours + Shape::kThreads - 1) / Shape::kThreads;  // groups of four values per thread
+      (Shape::kFours + Shape::kThreads - 1) / Shape::kThreads;  // groups of four elements per thread
   const bool joins = Shape::kFours >= Shape::kThreads || thread < Shape::kFours;
   static_assert(Shape::kFours % Shape::kThreads == 0 || (kFours == 1 && Shape::kFours % 32 == 0));
   FourSums sums[kFours];
@@ -336,11 +336,11 @@ __device__ __forceinline__ void write_share(const DecodeCall& call, const Querie
   const ClusterJoin<Shape> join(tile::shared_address(ring) + Shape::kJoinAt, tile::shared_address(&joined),
                                 rank, call.cluster_log);
   if (warp == 0) tile::barrier_expect_by_warp(&joined, ClusterJoin<Shape>::kBytes);
-  tile::cluster_wait();  // all CTAs run, and have read the data of the previous tile
+  tile::cluster_wait();  // all CTAs run, and have read what was sent for the previous tile
 #pragma unroll
   for (int i = 0; i < kFours; ++i)
     if (joins) join.send(thread + i * Shape::kThreads, sums[i]);
-  tile::barrier_wait_by_warp(&joined, static_cast<uint32_t>(tiles_before) & 1);  // one phase per tile
+  tile::barrier_wait_by_warp(&joined, static_cast<uint32_t>(tiles_before) & 1);  // a phase is a tile
   if (thread >= join.share) return;
   const int place = rank * join.share + thread, query = of.first + place / kAcross;
   if (query <= last_query)
@@ -348,7 +348,7 @@ __device__ __forceinline__ void write_share(const DecodeCall& call, const Querie
                                    sink(query));
 }
 
-// Grid: clusters of tiles along x; kv heads along y, call.heads per CTA.
+// Grid: clusters along x, which loop over tiles; kv heads along y, call.heads per CTA.
 template <class Shape>
 __global__ void __launch_bounds__(Shape::kThreads, Shape::kDim == 64 && Shape::kGroups == 1 ? 2 : 1)
     attention_decode(const __grid_constant__ DecodeCall call, const __grid_constant__ CUtensorMap k_map,
@@ -370,7 +370,7 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kDim == 64 && Shape::k
 #pragma unroll
   for (int s = 0; s < Shape::kStages; ++s) tile::barrier_init_by_warp(&full[warp][s], 1);
   tile::barrier_visible();
-  __syncwarp();  // another lane may be the first to arrive
+  __syncwarp();  // another lane may be the first to arrive at these barriers
   tile::prefetch_map(k_map);
   tile::prefetch_map(v_map);
   const int heads = call.heads * p.group, first_head = static_cast<int>(blockIdx.y) * heads;
@@ -379,7 +379,7 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kDim == 64 && Shape::k
     return sinks.of(p, first_head, heads, team * p.group + query % p.group);
   };
   if (!p.settled && !call.beside) tile::wait_for_previous();
-  // One round of the cluster barrier per tile ensures that the peer CTAs run and have read the data of the previous tile.
+  // One round of the cluster barrier per tile: the peer CTAs run, and have read what was sent for the previous tile.
   if (call.cluster > 1) {
     if (warp == 0) tile::barrier_init_by_warp(&joined, 1), tile::barrier_visible();
     __syncwarp();
@@ -404,19 +404,19 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kDim == 64 && Shape::k
       }
       mine.leave(ring + warp * (Shape::kRingBytes / 4), partials.largest[warp], partials.sum[warp]);
     }
-    tile::wait_copies<0>();   // the copies of sinks
-    tile::fence_for_async();  // TMA writes to the ring again
+    tile::wait_copies<0>();   // of the sinks
+    tile::fence_for_async();  // orders this thread's writes to the ring before TMA's next writes
     __syncthreads();
     if (call.cluster == 1) {
       write_team(p, of, kv_head, last_query, partials, ring, team * warps, warps, thread, sink);
-      __syncthreads();  // the ring and the data of find_tile() may be overwritten
+      __syncthreads();  // the ring and the results of find_tile() may now be overwritten
       continue;
     }
     write_share(call, of, kv_head, last_query, partials, ring, joined, warp, thread, rank, at / clusters,
                 sink);
     if (at + clusters < call.tiles) {
       tile::cluster_publish();
-      __syncthreads();  // the ring and the data of find_tile() may be overwritten
+      __syncthreads();  // the ring and the results of find_tile() may now be overwritten
     }
   }
   tile::wait_for_previous();  // a CTA without a tile, or concurrent with the previous launch, has not waited

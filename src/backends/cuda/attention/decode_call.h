@@ -1,4 +1,4 @@
-// Enqueues the decode kernel. Its own descriptor and the descriptor for whole steps call it.
+// Enqueues the decode kernel, for attention_decode_sm90 and for attention_pages_sm90.
 #pragma once
 #include <string_view>
 

@@ -1,4 +1,4 @@
-// Attention of few queries: joins the sums of warps and of the CTAs of a cluster (decode.cuh).
+// Attention of few queries: joins the sums of the warps of a CTA, and of the CTAs of a cluster (decode.cuh).
 #pragma once
 #include <bit>
 
@@ -8,18 +8,18 @@
 
 namespace sluice::cuda::attention {
 
-// A CTA's warps join their sums by these largest scores and sums of weights.
+// Per warp and query: the largest score, and the sum of the weights relative to it.
 template <class Shape>
 struct Partials {
   float largest[Shape::kWarps][Shape::kQueries], sum[Shape::kWarps][Shape::kQueries];
 };
 
-// A sum of weighted values before the division: four elements of one query.
+// Four elements of one query's weighted sum of values, before the division by the sum of weights.
 struct FourSums {
   float largest = kNothing, sum = 0;
   float4 value = {0, 0, 0, 0};
 
-  // Adds a partial sum. `largest`, the largest score of all partial sums, must be set first, so that each sum is multiplied once.
+  // Adds a partial sum. Set `largest` to the largest score of all partial sums first, so that each is rescaled once.
   __device__ __forceinline__ void add(float4 v, float of_largest, float of_sum) {
     const float factor = rescale(of_largest, base_of(largest));
     sum += of_sum * factor;
@@ -27,7 +27,7 @@ struct FourSums {
   }
 };
 
-// Joins `count` warps of a CTA from `first` on, in order: values `four` to `four` + 3 of `query`.
+// Joins `count` warps of a CTA in order, beginning with warp `first`: elements `four` to four + 3 of `query`.
 template <class Shape>
 __device__ __forceinline__ FourSums join_warps(const Partials<Shape>& of, const float* ring, int first,
                                                int count, int query, int four) {
@@ -44,8 +44,8 @@ __device__ __forceinline__ FourSums join_warps(const Partials<Shape>& of, const 
   return all;
 }
 
-// Joins the CTAs of a cluster, each of which has its own sums for the same tile. CTA r finishes the r-th share of the elements. The other
-// CTAs send it their sums, 24 bytes for four elements, to memory that has no other use. The number of CTAs is a power of two.
+// Joins the CTAs of a cluster, whose sums are for the same tile. CTA r joins the r-th share of the tile's elements. The other CTAs
+// send it their sums, 24 bytes per four elements, to shared memory that nothing else uses. The number of CTAs is a power of two.
 template <class Shape>
 struct ClusterJoin {
   static constexpr int kValueBytes = 16,
@@ -54,17 +54,17 @@ struct ClusterJoin {
 
   static constexpr int kLog = std::bit_width(static_cast<unsigned>(Shape::kFours)) - 1;
 
-  uint32_t values, barrier;  // shared memory addresses; per tile the barrier gets one arrival and kBytes
-  // Rank of this CTA; log2 of the number of CTAs; groups of four elements that this CTA finishes.
+  uint32_t values, barrier;  // shared memory addresses; the phase of a tile has one arrival and kBytes
+  // Rank of this CTA; log2 of the number of CTAs; groups of four elements that this CTA joins.
   int rank, log, share;
 
   __device__ __forceinline__ ClusterJoin(uint32_t values, uint32_t barrier, int rank, int log)
       : values(values), barrier(barrier), rank(rank), log(log), share(Shape::kFours >> log) {
-    // Recomputed for each tile: values that the compiler computes before the walk over keys take registers from the walk.
+    // Recomputed for each tile: if these values were computed before the loop over keys, they would occupy registers during it.
     asm volatile("" : "+r"(this->values), "+r"(this->barrier), "+r"(this->rank), "+r"(this->log));
   }
 
-  // Sends group `four` of the tile to the CTA that finishes it. That CTA is known to run and to have read its previous data.
+  // Sends group `four` of the tile to the CTA that joins it, which must run and must have read what was sent for the previous tile.
   __device__ __forceinline__ void send(int four, const FourSums& sums) const {
     const auto owner = static_cast<uint32_t>(four >> (kLog - log));
     const int at = rank * share + (four & (share - 1));
@@ -74,7 +74,7 @@ struct ClusterJoin {
                                       __float_as_uint(v.w)));
     to.store(factor_at(at), make_float2(sums.largest, sums.sum));
   }
-  // Group `mine` of this CTA's share, joined over all CTAs in order, after all bytes have arrived.
+  // Group `mine` of this CTA's share, joined over all CTAs in order. Called after all bytes have arrived.
   __device__ __forceinline__ FourSums joined(int mine) const {
     const int ctas = 1 << log;
     FourSums all;
@@ -107,10 +107,10 @@ struct ClusterJoin {
   }
 };
 
-// The sinks of a CTA's heads, copied to shared memory during other waits. Sinks are weights. Loading them at the end would add a
-// memory latency.
+// The sinks of a CTA's heads, copied to shared memory while the CTA waits for other data. If they were loaded at
+// the end, the CTA would wait for memory once more. They are weights, so this may precede wait_for_previous().
 struct Sinks {
-  static constexpr int kMost = 64;  // heads; for more heads, each sink is loaded where it is used
+  static constexpr int kMost = 64;  // heads; with more heads, a sink is loaded where it is used
   uint32_t word[kMost];
 
   __device__ __forceinline__ static bool copied(const Step& p, int heads) {
@@ -118,7 +118,7 @@ struct Sinks {
     return p.sinks && heads <= kMost && reinterpret_cast<uintptr_t>(p.sinks) % 4 == 0 &&
            heads * each % 4 == 0;
   }
-  // Called by all threads, which then call wait_copies() and pass a barrier before of().
+  // Called by all threads. Before of(), they must call wait_copies() and pass a barrier.
   __device__ __forceinline__ void copy(const Step& p, int first, int heads) {
     const int words = heads * (p.sinks_bf16 ? 2 : 4) / 4, thread = static_cast<int>(threadIdx.x);
     const auto* from =
@@ -127,7 +127,7 @@ struct Sinks {
       tile::copy_4(tile::shared_address(word + thread), from + 4 * thread, 4);
     tile::end_copies();
   }
-  // The sink of head first + i, as sink_of() returns it.
+  // The sink of head first + i, in the form that sink_of() returns.
   __device__ __forceinline__ float of(const Step& p, int first, int heads, int i) const {
     if (!copied(p, heads)) return sink_of(p, first + i);
     return kLog2E * (p.sinks_bf16 ? __uint_as_float(i % 2 ? word[i / 2] & 0xffff0000u : word[i / 2] << 16)

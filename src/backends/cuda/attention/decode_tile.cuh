@@ -1,14 +1,14 @@
-// Attention of few queries: 16 keys or values of one head in shared memory, and their products, for caches of bf16 and of e4m3.
+// Attention of few queries: 16 keys, or 16 values, of one head in shared memory, and their products, for caches of bf16 and of e4m3.
 //
-// Both types of tile have the same functions. A tile consists of rows of 128 bytes that TMA swizzles (swizzle.cuh). Accumulators are as in
-// mma.cuh. Each tile type chooses which elements of a head are in which column; store_row() restores the order.
+// Both tile types have the same functions. A tile is rows of 128 bytes, swizzled by TMA (swizzle.cuh). Accumulators are
+// as in mma.cuh. A tile type may permute the elements of a head over the columns; store_row() restores their order.
 //
-// Bf16Tile: operands are used as loaded. Weights are a sum of two bf16 terms.
+// Bf16Tile: keys and values are used as they are loaded. A weight is a sum of two bf16 terms.
 //
-// E4m3Tile: half the bytes, so the instructions of a tile also matter. Keys become bf16, like the queries, through f16 and f32
-// (tile/e4m3.cuh). Values become f16, two per instruction, and are multiplied by f16 weights. The weights are relative to 2^15, so weights
-// that f16 cannot hold are far below the largest (ops/attention.h has the bound). Both conversions are exact. A lane's four bytes of a
-// key are operands of two products; its four bytes of two values belong to two columns.
+// E4m3Tile: half the bytes, so the number of instructions per tile also matters. Keys become bf16, like the queries, through f16
+// and f32 (tile/e4m3.cuh). Values become f16, two per instruction, and are multiplied by f16 weights. Weights are multiplied by
+// 2^15, so those that f16 cannot represent are far below the largest (ops/attention.h has the bound). Both conversions are
+// exact. A lane's four bytes of a key are operands of two products; its four bytes of two values belong to two columns.
 #pragma once
 #include <cuda.h>
 
@@ -28,14 +28,14 @@ struct Bf16Tile {
   static constexpr int kHalves = kDim / 64, kHalfBytes = kKeys * tile::kSwizzledRowBytes;
   static constexpr int kBytes = kHalves * kHalfBytes;
 
-  // row: the first key, in rows of a head.
+  // row: of the first key, in rows of one head.
   static __device__ __forceinline__ void fetch(uint32_t to, const CUtensorMap& map, int row,
                                                uint32_t barrier) {
 #pragma unroll
     for (int half = 0; half < kHalves; ++half)
       tile::copy_box(to + half * kHalfBytes, map, 64 * half, row, barrier);
   }
-  // The index of the first of two adjacent query elements, among 16, in register 2 * half of lane c.
+  // Index, among 16, of the first of the two adjacent query elements in register 2 * half of lane c.
   static __device__ __forceinline__ int query_place(int half, int c) { return 8 * half + 2 * c; }
 
   template <int kGroups>
@@ -54,7 +54,7 @@ struct Bf16Tile {
       }
     }
   }
-  // kept: masks for the values of keys 2c and 2c + 1, and of keys 2c + 8 and 2c + 9.
+  // kept: masks for the values of keys 2c and 2c + 1; of keys 2c + 8 and 2c + 9.
   template <int kGroups>
   static __device__ __forceinline__ void add_values(float (&value)[kGroups][kDim / 8][4],
                                                     const float (&weight)[kGroups][2][4], uint32_t values,
@@ -84,7 +84,7 @@ struct Bf16Tile {
       }
     }
   }
-  // Adds the values of one key times a weight to this lane's row r of two, if the row's query sees the key.
+  // Adds weight x (the values of one key) to this lane's row r (0 or 1), if that row's query attends to the key.
   static __device__ __forceinline__ void add_one(float (&value)[kDim / 8][4], int r, bool sees, float weight,
                                                  uint32_t values, int key, int c) {
 #pragma unroll
@@ -95,7 +95,7 @@ struct Bf16Tile {
       value[n][2 * r + 1] += weight * high_of(pair);
     }
   }
-  // Stores this lane's row r of two to `to`, in the element order of a head.
+  // Stores this lane's row r (0 or 1) to `to`, in the order of the elements of a head.
   static __device__ __forceinline__ void store_row(const float (&value)[kDim / 8][4], int r, int c,
                                                    float* to) {
 #pragma unroll
@@ -104,12 +104,12 @@ struct Bf16Tile {
   }
 
  private:
-  // The address of 16-byte chunk `chunk` of key `key`.
+  // Address of 16-byte chunk `chunk` of key `key`.
   static __device__ __forceinline__ uint32_t at_of(uint32_t tile, int key, int chunk) {
     return tile + chunk / 8 * kHalfBytes +
            tile::swizzled(static_cast<uint32_t>(key), static_cast<uint32_t>(chunk % 8 * 16));
   }
-  // Loads the values of all 16 keys in columns 8 n to 8 n + 15, as two second operands.
+  // Loads columns 8 n to 8 n + 15 of the values of all 16 keys, as two B operands.
   static __device__ __forceinline__ void load_values(uint32_t (&v)[4], uint32_t values, int n) {
     const int lane = static_cast<int>(threadIdx.x) % 32;
     tile::load_matrices_transposed(v, at_of(values, lane / 8 % 2 * 8 + lane % 8, n + lane / 16));
@@ -127,7 +127,7 @@ struct E4m3Tile {
                                                uint32_t barrier) {
     tile::copy_box(to, map, 0, row / kKeysARow, barrier);
   }
-  // A lane's four bytes of a key are elements 4c to 4c + 3 of 16.
+  // A lane's four bytes of a key are elements 4c to 4c + 3 of 16, so its query elements are these, too.
   static __device__ __forceinline__ int query_place(int half, int c) { return 4 * c + 2 * half; }
 
   template <int kGroups>
@@ -210,7 +210,7 @@ struct E4m3Tile {
     return tile + tile::swizzled(static_cast<uint32_t>(key / kKeysARow),
                                  static_cast<uint32_t>(key % kKeysARow * kDim + chunk * 16));
   }
-  // Loads the values of all 16 keys in columns 16 n to 16 n + 31, with two adjacent columns in each half of a word.
+  // Loads columns 16 n to 16 n + 31 of the values of all 16 keys; each half of a word has two adjacent columns.
   static __device__ __forceinline__ void load_values(uint32_t (&v)[4], uint32_t values, int n) {
     const int lane = static_cast<int>(threadIdx.x) % 32;
     tile::load_matrices_transposed(v, at_of(values, lane / 8 % 2 * 8 + lane % 8, n + lane / 16));

@@ -1,18 +1,18 @@
 // Attention of many queries: FlashAttention with wgmma over pages.
 //
-// A CTA owns 192 queries of one sequence and one kv head (24 rows of 8 heads share their keys), or 128 queries if head_dim is 128. Each
-// consumer warpgroup has 64 queries. If a step has too few queries for all SMs, tiles are smaller and some warpgroups idle. The
-// producer's first warp loads 96 keys and their values at a time by TMA (112 if head_dim is 128, 64 for head_dim 128 in e4m3), one box
-// for each page or part of a page. The producer's threads together find the next tile of queries, and its other warps load that tile
-// while consumers still compute. These warps also convert e4m3 keys and values to bf16 (prefill_staging.cuh). Tiles of keys start at the
-// box with the first key that some query sees.
+// A CTA processes tiles of 192 queries of one sequence and one kv head (24 rows of 8 heads that share keys), or 128 queries if
+// head_dim is 128. Each consumer warpgroup has 64 queries. If a step has too few queries for all SMs, tiles are smaller and
+// some warpgroups idle. The producer's first warp loads 96 keys and their values at a time by TMA (112 if head_dim is 128; 64
+// for head_dim 128 in e4m3), one box per page or part of a page. All threads of the producer find the next tile of queries,
+// and its other warps load those queries while consumers still compute. These warps also convert e4m3 keys and values to bf16
+// (prefill_staging.cuh). The first tile of keys begins at the box with the first key that some query attends to.
 //
-// Scores and weights stay in registers. If head_dim is 64, the second product also sums the weights, in an
-// additional column of values that are all ones. The first product of a tile of keys overlaps with the second
-// product of the previous tile and with the exponentials in between; the weights of the previous tile are
-// kept for that. If some query of a warpgroup does not see every key (the diagonal, the edge of a window,
-// absent pages), the values are checked, because zero times NaN is NaN. A tile with NaN or infinities among
-// the visible values is added one by one.
+// Scores and weights stay in registers. If head_dim is 64, the second product also sums the weights,
+// through an additional column of values that are all ones. The first product of a tile of keys overlaps
+// with the second product of the previous tile and with the exponentials between them; for that the weights
+// of the previous tile are kept. If some query of a warpgroup does not attend to all keys of a tile (at the
+// diagonal, at the edge of a window, absent pages), the tile's values are checked, because zero times NaN
+// is NaN. If some value that counts is NaN or infinite, the tile's values are added without tensor cores.
 #pragma once
 #include <cuda.h>
 
@@ -23,7 +23,7 @@
 
 namespace sluice::cuda::attention {
 
-// At most one CTA per SM; each loops over tiles of queries.
+// At most one CTA per SM; a CTA loops over tiles of queries.
 // C: element type of the caches.
 template <int kDim, class C>
 __global__ void __launch_bounds__(PrefillShape<kDim, C>::kThreads, 1)
@@ -55,8 +55,8 @@ __global__ void __launch_bounds__(PrefillShape<kDim, C>::kThreads, 1)
   }
   __syncthreads();
   tile::wait_for_previous();
-  // The decode kernel takes the other sequences of the step and runs concurrently with this kernel
-  // (tile/dependent.cuh, rule 4).
+  // The decode kernel computes the other sequences of the step,
+  // concurrently with this kernel (tile/dependent.cuh, rule 4).
   tile::release_next();
   if (threadIdx.x < 128) {
     tile::keep_registers<Shape::kProducerRegisters>();

@@ -1,4 +1,4 @@
-// A consumer warpgroup of prefill.cuh: 64 queries of a tile.
+// A consumer warpgroup of prefill.cuh, with 64 queries of a tile.
 #pragma once
 #include <cstddef>
 
@@ -24,7 +24,7 @@ class PrefillConsumer {
   }
 
   __device__ __forceinline__ void run() {
-    uint32_t iteration = 0;  // one per tile of keys, over all work
+    uint32_t iteration = 0;  // counts tiles of keys, over all tiles of queries
     for (tile::RingPlace slot;; slot.step(Shape::kSlots)) {
       shared_.queries.ring().wait_by_warp(slot);
       if (shared_.work[slot.stage].stop) return;
@@ -36,22 +36,22 @@ class PrefillConsumer {
   static constexpr bool kSumsByProduct = Shape::kSumsByProduct;
   static constexpr int kScores = Shape::kKeys / 2;  // registers per thread
   static constexpr int kSum = kDim / 2, kValues = kSum + (kSumsByProduct ? 4 : 0);
-  // A base is this far above the largest score of its tile, in powers of two. A weight of 2 or more then
-  // requires a new base; one bit in the bitwise or of all weights shows it. kBeyond: if the second product
-  // does not sum the weights, a thread's sum of weights that requires a new base.
+  // Weights are 2^(score - base). A new base is kAbove higher than the largest score so far, so that later scores may be larger
+  // than that score. A new base is needed once a weight is 2 or more; one bit of the bitwise or of all weights shows this.
+  // kBeyond: if the second product does not sum the weights, a new base is needed once a thread's sum of weights reaches this.
   static constexpr float kAbove = kSumsByProduct ? 16 : 0, kBeyond = 65536;
 
-  // The part of a tile of keys that queries see.
+  // Whether some or all queries attend to a tile of keys.
   enum class Seen : uint8_t { kSome, kAll };
 
-  // Recomputed where it is used and not kept across loops, because registers are scarce.
+  // Recomputed where it is used instead of kept across loops, because registers are scarce.
   static __device__ __forceinline__ int thread() {
     int thread;
     asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
     return thread % 128;
   }
 
-  // This warpgroup's queries in a tile; first > last: none.
+  // This warpgroup's queries in a tile of queries; first > last: none.
   struct Mine {
     int first, last, row;  // row: the first of this thread's two rows, which are eight apart
     __device__ __forceinline__ Mine(const PrefillWork& work, int group, int thread)
@@ -62,7 +62,7 @@ class PrefillConsumer {
 
   __device__ __forceinline__ void take(uint32_t slot, uint32_t& iteration) {
     slot = static_cast<uint32_t>(tile::uniform(static_cast<int>(slot)));
-    // tiles: number of tiles of keys that the CTA processes. some, all: tiles that some query and that every query of the warpgroup sees.
+    // tiles: number of the CTA's tiles of keys. some, all: the tiles to which some, and every, query of the warpgroup attends.
     int tiles;
     Span some, all;
     {
@@ -80,7 +80,7 @@ class PrefillConsumer {
         const int query = mine.row + 8 * r;
         const bool there = query <= mine.last;
         at_[r] = there ? work.queries.position_of(p_, query) : -1;
-        // Rows without a query have a base from the start.
+        // Rows without a query get a base at once.
         base_[r] = there ? kNothing : 0, sum_[r] = 0;
       }
     }
@@ -102,16 +102,16 @@ class PrefillConsumer {
     write(slot);
     tile::arrive_by_warp(shared_.queries.ring().empty_of(slot));
   }
-  // Processes tiles from t on that every query sees, until a tile needs another base. Then t is that tile, and no values are pending.
+  // Processes tiles, beginning with t, to which every query attends, until one needs another base. Then t is that tile, and no values are pending.
   __device__ __forceinline__ void take_whole(uint32_t slot, uint32_t& iteration, int& t, int end) {
-    // Two tiles per iteration, so that the pending weights of a set need not be moved.
+    // Two tiles per iteration: the two sets of weights swap roles without being moved.
     while (t + 1 < end) {
       if (!take_next<0>(slot, iteration, t)) return;
       if (!take_next<1>(slot, iteration, t)) return;
     }
     if (t < end && take_next<0>(slot, iteration, t)) keep_weights();
   }
-  // Processes one such tile; its weights go to the set that is not pending. Returns false if the tile needs another base.
+  // Processes one such tile. Its weights become the set that is not pending. Returns false if the tile needs another base.
   template <int kSet>
   __device__ __forceinline__ bool take_next(uint32_t slot, uint32_t& iteration, int& t) {
     iteration = static_cast<uint32_t>(tile::uniform(static_cast<int>(iteration)));
@@ -121,7 +121,7 @@ class PrefillConsumer {
     waits_ = true, ++t, ++iteration;
     return true;
   }
-  // Processes a tile that some query may not see completely, or whose weights need a base.
+  // Processes a tile to which some query may not attend completely, or whose weights need a new base.
   __device__ __forceinline__ void take_part(uint32_t slot, uint32_t iteration, int t, bool whole) {
     look(slot, t, iteration);
     bool rebases = fresh_ || !waits_;
@@ -146,7 +146,7 @@ class PrefillConsumer {
     }
     waits_ = true;
   }
-  // Skips a tile that no query of the warpgroup sees.
+  // Releases a tile to which no query of the warpgroup attends.
   __device__ __forceinline__ void pass(uint32_t iteration) {
     if (waits_) drain(iteration - 1);
     tile::arrive_by_warp(keys().empty_of(stage_of(iteration)));
@@ -154,7 +154,7 @@ class PrefillConsumer {
     tile::arrive_by_warp(values().empty_of(stage_of(iteration)));
   }
 
-  // The stage of an iteration, and the barriers of the rings.
+  // The stage of an iteration.
   static __device__ __forceinline__ uint32_t stage_of(uint32_t iteration) {
     return iteration % Shape::kStages;
   }
@@ -169,8 +169,8 @@ class PrefillConsumer {
     return tile::RingBarriers<Shape::kStages>::at(barriers_ +
                                                   static_cast<uint32_t>(offsetof(Shared, values)));
   }
-  // The absent keys, read by lane 0, which also releases the stage (racecheck does not track the reads of
-  // other lanes); 0 in the other lanes.
+  // Mask of absent keys. Only lane 0 reads it, because it also releases the stage, and
+  // compute-sanitizer's racecheck does not track reads of other lanes. 0 in the other lanes.
   __device__ __forceinline__ uint32_t absent(uint32_t iteration) const {
     return thread() % 32 == 0
                ? tile::load_shared_word(barriers_ + static_cast<uint32_t>(offsetof(Shared, absent)) +
@@ -178,8 +178,8 @@ class PrefillConsumer {
                : 0;
   }
 
-  // Converts scores of a tile of keys to weights while the pending values of the previous iteration are added, whose weights are in set
-  // kSet. Returns true if the new weights are unusable, because they need another base or pages are absent.
+  // Converts the scores of a tile of keys to weights, while the pending values of the previous iteration are added, whose
+  // weights are set kSet. Returns true if the new weights are unusable, because they need another base or a page is absent.
   template <Seen kSeen, int kSet>
   __device__ __forceinline__ bool take_keys(uint32_t slot, uint32_t iteration) {
     values().wait_by_warp(place_of(iteration - 1));
@@ -188,12 +188,12 @@ class PrefillConsumer {
     const uint32_t gone = kSeen == Seen::kAll ? absent(iteration) : 0;
     tile::wait_groups<1>();
     tile::hold(score_);
-    // No branches from here to the wait: ptxas accepts none between a wgmma and its wait.
+    // No branches from here to the wait, because ptxas accepts none between a wgmma and its wait.
     if constexpr (kSeen == Seen::kSome) hide();
     float sum[2];
     const bool beyond = weigh<1 - kSet>(sum);
-    // The vote keeps the computation of weights before the wait. Otherwise ptxas moves this wait up to the
-    // wait for the first product, and the second product overlaps with no other work.
+    // The vote keeps the computation of weights before the wait. Otherwise ptxas moves this
+    // wait up to the wait for the first product, and nothing overlaps with the second product.
     const bool lost = any_of_group(gone != 0 || beyond);
     tile::wait_groups<0>();
     tile::hold(value_);
@@ -203,7 +203,7 @@ class PrefillConsumer {
     return lost;
   }
 
-  // Converts scores to weights relative to a new base, from the largest score so far, and rescales the sums. No values are pending.
+  // Computes a new base from the largest score so far, converts scores to weights relative to it, and rescales the sums. No values are pending.
   __device__ __forceinline__ void rebase(uint32_t slot, uint32_t iteration) {
     score(slot, iteration);
     tile::wait_groups<0>();
@@ -247,7 +247,7 @@ class PrefillConsumer {
     return keys_of(iteration) + Shape::kKeyBytes;
   }
 
-  // Starts the first product.
+  // Starts the first product: scores.
   __device__ __forceinline__ void score(uint32_t slot, uint32_t iteration) {
     const uint32_t mine = ring_ + Shape::kRingBytes + slot * Shape::kQueryBytes +
                           static_cast<uint32_t>(group_ * 64 * tile::kSwizzledRowBytes);
@@ -260,7 +260,7 @@ class PrefillConsumer {
           keys + k / 4 * Shape::kKeyHalf / tile::kDescribed + k % 4 * tile::kNext16, k > 0);
     tile::commit_group();
   }
-  // Starts the second product.
+  // Starts the second product: adds weighted values.
   template <int kSet>
   __device__ __forceinline__ void add_values(uint32_t iteration) {
     const uint32_t at = values_of(iteration);
@@ -272,7 +272,7 @@ class PrefillConsumer {
     tile::commit_group();
   }
 
-  // True if `mine` is true in some thread of the warpgroup.
+  // True if `mine` is true in any thread of the warpgroup.
   __device__ __forceinline__ bool any_of_group(bool mine) const {
     uint32_t any;
     asm volatile(
@@ -288,13 +288,13 @@ class PrefillConsumer {
     return any != 0;
   }
 
-  // This thread holds keys 8 (i / 2) + 2 (thread % 4) + i % 2 of a row, for i from 0 on. Returns a bit for each that is below `key`.
+  // A mask of this thread's keys that are below `key`: bit i is key 8 (i / 2) + 2 (thread % 4) + i % 2 of the tile.
   static __device__ __forceinline__ uint32_t keys_below(int key, int thread) {
     const int from_mine = min(max(key - 2 * (thread % 4), 0), Shape::kKeys);
     const int count = from_mine / 8 * 2 + min(from_mine % 8, 2);
     return count >= 32 ? ~0u : (1u << count) - 1;
   }
-  // Finds the keys that each of the two rows sees.
+  // Finds the keys to which each of the thread's two rows attends.
   __device__ __forceinline__ void look(uint32_t slot, int t, uint32_t iteration) {
     const int at = shared_.work[slot].origin + t * Shape::kKeys, me = thread();
 #pragma unroll
@@ -307,7 +307,7 @@ class PrefillConsumer {
       seen_[0] &= ~gone, seen_[1] &= ~gone;
     }
   }
-  // Branch-free.
+  // Sets scores of keys to which a row does not attend to kNothing. Branch-free.
   __device__ __forceinline__ void hide() {
 #pragma unroll
     for (int i = 0; i < kScores; ++i) {
@@ -316,8 +316,8 @@ class PrefillConsumer {
     }
   }
 
-  // Converts scores to weights relative to the base of their row, as set kSet of the first operand of the second product. sum: sum of the
-  // thread's weights; zero if the second product sums them. Returns true if weights are so large that they need another base.
+  // Converts scores to weights relative to the base of their row, as set kSet of the first operand of the second product. sum: the sums
+  // of the thread's weights; zero if the second product sums them. Returns true if a weight is so large that another base is needed.
   template <int kSet>
   __device__ __forceinline__ bool weigh(float (&sum)[2]) {
     const float base[2] = {base_of(base_[0]), base_of(base_[1])};
@@ -339,10 +339,10 @@ class PrefillConsumer {
       }
     }
     sum[0] = part[0][0] + part[0][1], sum[1] = part[1][0] + part[1][1];
-    constexpr uint32_t kTwo = 0x40004000;  // set in weights of 2 and above, infinities and NaN
+    constexpr uint32_t kTwo = 0x40004000;  // some bit of these is set in weights of 2 and above, infinities and NaN
     return kSumsByProduct ? (all & kTwo) != 0 : !(sum[0] < kBeyond && sum[1] < kBeyond);
   }
-  // Moves the weights of the second set to the first set, where pending weights are expected.
+  // Moves the weights of the second set to the first, where pending weights must be.
   __device__ __forceinline__ void keep_weights() {
 #pragma unroll
     for (int k = 0; k < Shape::kKeys / 16; ++k) {
@@ -351,7 +351,7 @@ class PrefillConsumer {
     }
   }
 
-  // True if the values of a stage have a NaN or an infinity; equal in all threads of the warpgroup.
+  // True if some value of the stage is NaN or infinite; the same in all threads of the warpgroup.
   __device__ __forceinline__ bool any_not_finite(uint32_t iteration) const {
     const uint32_t values = values_of(iteration) + 16 * thread();
     uint32_t none[4] = {};
@@ -365,8 +365,8 @@ class PrefillConsumer {
     for (const uint32_t pair : none) found |= not_finite(pair);
     return any_of_group(found != 0);
   }
-  // True if such a value belongs to a key that some query of the CTA sees. Values of other keys are arbitrary, even unwritten memory. They
-  // are overwritten with zeros, so that they have no effect. All warpgroups write the same zeros.
+  // True if such a value belongs to a key to which some query of the CTA attends. The values of other keys are arbitrary, possibly
+  // uninitialized memory. They are overwritten with zeros, so that they have no effect; all warpgroups write the same zeros.
   __device__ __forceinline__ bool any_not_finite_seen(uint32_t slot, uint32_t iteration, int t) const {
     const uint32_t values = values_of(iteration);
     const Span span = shared_.work[slot].keys;
@@ -386,7 +386,7 @@ class PrefillConsumer {
     return any_of_group(found != 0);
   }
 
-  // Computes the second product without tensor cores: a weight is multiplied only by values that its query sees.
+  // Adds weighted values without tensor cores, and only those of keys to which the query attends.
   __device__ __forceinline__ void add_one_by_one(uint32_t iteration) {
     const uint32_t values = values_of(iteration);
     const int lane = thread() % 32;
@@ -415,7 +415,7 @@ class PrefillConsumer {
     }
   }
 
-  // Each warp converts its 16 rows of sums to y, staged in the memory of its queries, which are no longer read; then it stores whole rows.
+  // Each warp converts its 16 rows of sums to y, in the shared memory of its queries, which are no longer needed; then it stores whole rows.
   __device__ __forceinline__ void write(uint32_t slot) {
     const PrefillWork work = shared_.work[slot];
     const int me = thread(), lane = me % 32;
@@ -435,7 +435,7 @@ class PrefillConsumer {
     }
     const uint32_t rows = ring_ + Shape::kRingBytes + slot * Shape::kQueryBytes;
     const int first = 64 * group_ + me / 32 * 16;  // the warp's first query in the tile
-    // The address of a 16-byte chunk of a row.
+    // Address of a 16-byte chunk of a row.
     const auto place = [&](int row, int chunk) {
       return rows + chunk / 8 * Shape::kQueryHalf +
              tile::swizzled(static_cast<uint32_t>(first + row), static_cast<uint32_t>(chunk % 8 * 16));
@@ -446,13 +446,13 @@ class PrefillConsumer {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const float* two = value_ + 4 * (d + i / 2) + 2 * (i % 2);
-        // scaled() for two values.
+        // scaled() for two elements.
         pairs[i] = share[i % 2] == kNothing ? 0 : pack(two[0] * share[i % 2], two[1] * share[i % 2]);
       }
       tile::store_squares(place(lane % 16, d + lane / 16), pairs);
     }
     __syncwarp();
-    constexpr int kChunks = kDim / 8, kRows = 32 / kChunks;  // kRows rows at a time
+    constexpr int kChunks = kDim / 8, kRows = 32 / kChunks;  // a warp stores kRows rows at a time
     auto* y = static_cast<__nv_bfloat16*>(p_.y);
 #pragma unroll
     for (int i = 0; i < 16; i += kRows) {
@@ -475,15 +475,15 @@ class PrefillConsumer {
   uint32_t barriers_;  // shared memory address of `shared_`
   int group_;
   bool fresh_;  // some row has no base yet
-  bool waits_;  // the previous stage's values are pending: not added yet; their weights are in weight_[0]
-  uint32_t weight_[2][Shape::kKeys / 16][4];  // the second set holds the weights of the current tile
+  bool waits_;  // values of the previous stage are pending, that is, not added yet; their weights are weight_[0]
+  uint32_t weight_[2][Shape::kKeys / 16][4];  // weight_[1]: weights of the current tile
   float score_[kScores];
-  float value_[kValues], sum_[2];  // sum_, or value_[kSum + 2 * row] if the second product sums the weights
-  // The base of the weights of each row: kAbove above a score that does not exceed the row's largest score.
-  // kNothing: no base yet.
+  float value_[kValues], sum_[2];  // sums of weights; in value_[kSum + 2 * row] instead if the second product computes them
+  // For each row, the base of the weights
+  // (see kAbove). kNothing: none yet.
   float base_[2];
   int at_[2];         // positions of the thread's two rows
-  uint32_t seen_[2];  // keys of this thread that each row sees
+  uint32_t seen_[2];  // masks of this thread's keys to which the rows attend
 };
 
 }  // namespace sluice::cuda::attention

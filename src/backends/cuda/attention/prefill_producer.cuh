@@ -1,5 +1,5 @@
-// The producer warpgroup of prefill.cuh: it finds tiles of queries and loads them, their keys and their values. e4m3 keys and values
-// arrive in a separate ring, and the warps that load queries convert them to bf16.
+// The producer warpgroup of prefill.cuh: finds tiles of queries, and loads their queries, keys and values.
+// e4m3 keys and values arrive in a ring of their own, and the warps that load queries convert them to bf16.
 #pragma once
 #include <cuda.h>
 
@@ -15,7 +15,7 @@ class PrefillProducer {
  public:
   using Shape = PrefillShape<kDim, C>;
   using Memory = PrefillMemory<Shape, C>;
-  // ring: stages of keys and values, slots of queries, then stages of e4m3 keys and values.
+  // ring: the stages of keys and values, the slots of queries, then the stages of e4m3 keys and values.
   __device__ __forceinline__ PrefillProducer(const PrefillCall& call, Memory& shared, uint32_t ring)
       : call_(call), shared_(shared), ring_(ring) {}
 
@@ -26,7 +26,7 @@ class PrefillProducer {
     const int ctas = static_cast<int>(gridDim.x), cta = static_cast<int>(blockIdx.x);
     tile::RingPlace place, wide, slot;
     for (int round = 0;; ++round) {
-      // Tiles become smaller from round to round and within a round. A CTA with the largest tile of a round gets the smallest tile of the next.
+      // Tiles with more keys come first. To balance this, the CTA with the first tile of a round gets the last tile of the next round.
       const int at = round * ctas + (round % 2 ? ctas - 1 - cta : cta);
       PrefillWork work = {};
       work.kv_head = at % p.kv_heads;
@@ -48,11 +48,11 @@ class PrefillProducer {
   }
 
  private:
-  // Finds the tile of queries with this index, among the tiles of one kv head. Returns false if there are fewer.
+  // Finds the tile of queries with this index, among the tiles of one kv head. Returns false if there are fewer tiles.
   __device__ __forceinline__ bool find(int index, PrefillWork& work) {
     const Step& p = call_.step;
     const int tile = call_.tiling.tile;
-    // The tile mostly belongs to the sequence that was found last; then no search is needed.
+    // Usually the tile belongs to the sequence that was found last, and no search is needed.
     if (!shared_.search.tiles.sees(index)) {
       const bool found = find_tile<128>(p, call_.tiling, index, shared_.search);
       tile::sync_threads<128>(1);
@@ -60,7 +60,7 @@ class PrefillProducer {
     }
     Queries& of = work.queries;
     of = shared_.search.found;
-    // The last tile of a sequence sees the most keys, so it goes first.
+    // The last tile of a sequence attends to the most keys, so it is first.
     of.first = ((of.count - 1) / tile - (index - shared_.search.tiles.first)) * tile;
     work.end = min(of.first + tile, of.count);
     work.keys = SeenBy(p, of, of.first, work.end - 1).some;
@@ -68,7 +68,7 @@ class PrefillProducer {
     return true;
   }
 
-  // Loads the tile's queries as rows of kDim elements, with zeros past the last query of a warpgroup. Called by all warps but the first.
+  // Loads the queries of a tile, with zeros past the last query, up to a multiple of 64. Called by all warps but the first.
   __device__ __forceinline__ void fetch_queries(const PrefillWork& work, uint32_t slot) {
     const Step& p = call_.step;
     const Queries& of = work.queries;
@@ -95,11 +95,11 @@ class PrefillProducer {
     tile::fence_for_async();
   }
 
-  // Loads all keys and values that some query of the tile sees.
+  // Loads all keys and values to which some query of the tile attends.
   __device__ __forceinline__ void load(const CUtensorMap& k_map, const CUtensorMap& v_map,
                                        const PrefillWork& work, tile::RingPlace& place) {
     const Step& p = call_.step;
-    // One lane for each 16 positions of the tile, which are in one page. A box covers one or several such groups.
+    // Lane i handles positions 16 i to 16 i + 15 of the tile, which are in one page. A box is one or several such groups.
     const int lane = static_cast<int>(threadIdx.x) % 32, box = call_.box_keys;
     const int origin = tile::uniform(work.origin), end = tile::uniform(work.keys.end);
     const int64_t table = static_cast<int64_t>(work.queries.sequence) * p.pages_per_seq;
@@ -117,11 +117,11 @@ class PrefillProducer {
       const int next = page_of(at + Shape::kKeys);
       const bool there = page >= 0 && page < p.pages;
       const uint32_t absent = __ballot_sync(0xffffffffu, wanted(at) && !there);
-      // Rows outside the cache arrive as zeros.
+      // Rows outside the tensor of the map arrive as zeros.
       const int row = there
                           ? (page * p.kv_heads + work.kv_head) * p.page_size + (at + lane * 16) % p.page_size
                           : p.pages * p.kv_heads * p.page_size;
-      // Makes the value uniform for the compiler; otherwise each box takes a dozen more moves.
+      // A value that the compiler knows to be uniform; otherwise each box takes a dozen more moves.
       const auto s = static_cast<uint32_t>(tile::uniform(static_cast<int>(place.stage)));
       const uint32_t keys = ring_ + Memory::kCopiesAt + s * 2 * Memory::kCopyBytes;
       int rows[Shape::kKeys / 16];
@@ -137,8 +137,8 @@ class PrefillProducer {
       page = next;
     }
   }
-  // rows: one row index for each 16 positions. Boxes of 16 are issued without branches. A loop with a branch and a shuffle per box took
-  // 160 clocks per box, and the consumers waited.
+  // rows: the row of the cache for every 16 positions. Boxes of 16 are issued without branches: a
+  // loop with a branch and a shuffle per box took 160 clocks per box, and the consumers had to wait.
   __device__ __forceinline__ void copy(const CUtensorMap& map, uint32_t to,
                                        const int (&rows)[Shape::kKeys / 16], uint32_t barrier) {
     tile::barrier_expect_by_warp(barrier, Memory::kCopyBytes);
@@ -151,7 +151,7 @@ class PrefillProducer {
         if (call_.box_starts >> i & 1) copy_box(map, to, 16 * i, rows[i], barrier);
     }
   }
-  // at: the offset in the tile, in positions.
+  // at: offset in the tile, in positions.
   static __device__ __forceinline__ void copy_box(const CUtensorMap& map, uint32_t to, int at, int row,
                                                   uint32_t barrier) {
     if constexpr (Memory::kNarrow) {
@@ -165,7 +165,7 @@ class PrefillProducer {
     }
   }
 
-  // Converts the data of load() to bf16, by all warps but the first. from: its stages; to: the consumers' stages.
+  // Converts what load() has loaded to bf16. from: a stage of load(). to: a stage of the consumers. Called by all warps but the first.
   __device__ __forceinline__ void widen(const PrefillWork& work, tile::RingPlace& from, tile::RingPlace& to) {
     auto& copies = shared_.copies();
     for (int at = work.origin; at < work.keys.end; at += Shape::kKeys) {

@@ -1,5 +1,5 @@
-// The destination of the TMA loads of keys and values (prefill_producer.cuh): the consumers' ring, or for e4m3 a smaller ring, from
-// which threads convert them to bf16.
+// Where the TMA loads of keys and values arrive (prefill_producer.cuh): in the consumers'
+// ring, or for e4m3 in a smaller ring, from which threads convert them to bf16.
 #pragma once
 #include "backends/cuda/attention/prefill_shape.cuh"
 
@@ -9,10 +9,10 @@ namespace sluice::cuda::attention {
 template <class Shape, class C>
 struct PrefillMemory : PrefillShared<Shape> {
   static constexpr bool kNarrow = false;
-  // Loaded keys or values: number of stages, bytes per stage, offset in dynamic shared memory.
+  // Keys, or values, as loaded: number of stages, bytes per stage, offset in dynamic shared memory.
   static constexpr int kCopyStages = Shape::kStages, kCopyBytes = Shape::kKeyBytes, kCopiesAt = 0;
   static constexpr int kSharedBytes = Shape::kSharedBytes;
-  static constexpr int kFillers = 1;  // arrivals that complete a stage of the consumers
+  static constexpr int kFillers = 1;  // arrivals that complete a stage's full barrier for the consumers
   __device__ __forceinline__ PrefillShared<Shape>& copies() { return *this; }
 };
 template <class Shape>
@@ -22,7 +22,7 @@ struct PrefillMemory<Shape, E4M3> : PrefillShared<Shape> {
   static constexpr int kCopiesAt = Shape::kOnesAt + Shape::kOnesBytes;
   static constexpr int kSharedBytes = Shape::kSharedBytes + kCopyStages * 2 * kCopyBytes;
   static constexpr int kFillers = Shape::kFetchers;
-  // As in PrefillShared.
+  // As the members of PrefillShared with the same names.
   struct Copies {
     tile::RingBarriers<kCopyStages> keys, values;
     uint32_t absent[kCopyStages];
@@ -31,12 +31,12 @@ struct PrefillMemory<Shape, E4M3> : PrefillShared<Shape> {
   __device__ __forceinline__ Copies& copies() { return narrow; }
 };
 
-// Converts keys or values of a stage from e4m3, in rows of 128 bytes that TMA has swizzled, to bf16 in the consumers' layout. Called by
-// all producer threads but the first warp. The accesses of eight lanes have no bank conflicts.
+// Converts the keys, or the values, of a stage from e4m3 (rows of 128 bytes, swizzled by TMA) to bf16 in the consumers'
+// layout. Called by all producer threads but those of the first warp. The accesses of eight lanes have no bank conflicts.
 template <class Shape>
 __device__ __forceinline__ void widen_tile(uint32_t to, uint32_t from) {
   constexpr int kRows = Shape::kKeyBytes / 2 / tile::kSwizzledRowBytes;
-  constexpr bool kWide = Shape::kHalves == 2;  // a 128-byte row is a head of one position, otherwise of two
+  constexpr bool kWide = Shape::kHalves == 2;  // a 128-byte row is a head of one position; otherwise of two positions
   const int me = static_cast<int>(threadIdx.x) - 32, chunk = me % 8;
   const int half = kWide ? chunk / 4 : 0;
 #pragma unroll 2

@@ -1,4 +1,4 @@
-// Converts a call to the parameters of an attention kernel. For files that nvcc compiles.
+// Converts a call to the parameters of an attention kernel. Include it only in files that nvcc compiles.
 #pragma once
 #include <cuda.h>
 
@@ -10,7 +10,7 @@
 
 namespace sluice::cuda::attention {
 
-// True if a tensor's address and row stride are multiples of `bytes`.
+// True if a tensor's address and the stride of its rows are multiples of `bytes`.
 inline bool rows_aligned(const Tensor& t, int64_t bytes) {
   return reinterpret_cast<uintptr_t>(t.data) % static_cast<uintptr_t>(bytes) == 0 &&
          bytes_of(t.dtype, t.stride[0]) % bytes == 0;
@@ -45,8 +45,8 @@ inline Step step_of(const Attention::Problem& p, const Attention::Args& a) {
           .scale = static_cast<float>(p.scale * 1.4426950408889634)};
 }
 
-// Makes the tensor map of a cache; a box is `box_positions` positions of a page by 128 bytes. For bf16 a row is a head of one position.
-// For e4m3 a row is 128 bytes of one or two positions, described as 64 elements of bf16.
+// Makes the tensor map of a cache. A box is 128 bytes of `box_positions` positions of a page. For bf16, a row of the map is a
+// head of one position. For e4m3, a row is 128 bytes (a head of one or two positions), described to TMA as 64 elements of bf16.
 inline Status map_cache(CUtensorMap& map, const Attention::Problem& p, const Tensor& cache,
                         int box_positions) {
   const int64_t rows = p.pages * p.kv_heads * p.page_size;

@@ -1,4 +1,4 @@
-// Constants and shapes of the expert kernels that their descriptors need. Plain C++.
+// Constants and shapes that the kernel descriptors of the expert kernels share with their device code. Plain C++.
 #pragma once
 #include "backends/cuda/card.h"
 #include "backends/cuda/experts/cost/cost.h"
@@ -10,7 +10,7 @@
 namespace sluice::cuda {
 
 constexpr int kListExpertsMost = 1024;  // 32 per lane
-// Splits of a sum over k. Their bounds depend on the shape alone, not on the team that computes them.
+// A sum over k is added up in splits. Where they begin and end depends on the shape alone, not on the team that computes them.
 constexpr int kSplits = 4;
 constexpr int kSplitSteps = 4;  // granularity of a split, in k blocks
 
@@ -20,8 +20,8 @@ constexpr int kTeams = 4;
 constexpr int kSlotsMost = 64;  // two per lane
 constexpr int kSplitsMost = 8;  // per sum of the first product
 
-// How the sums of the first product are split over k. A small slice of a layer has only a few units of the first product, so each sum
-// is cut into `count` splits of `steps` k blocks. The bounds do not depend on the team that computes a split.
+// How sums over k of the first product are split. A small slice of a layer has few units of the first product, so each of its sums
+// is cut into `count` splits of `steps` k blocks. Where a split begins and ends does not depend on the team that computes it.
 struct Splits {
   int steps = 0, count = 0;
 
@@ -31,7 +31,7 @@ struct Splits {
                              kSplitSteps);
     count = static_cast<int>((k_blocks + steps - 1) / steps);
   }
-  // True if the partial sums that teams exchange fit into the grid words, for any number of tokens.
+  // True if the partial sums that teams exchange through the grid words fit there for every accepted number of tokens.
   bool fit(int64_t row_blocks) const {
     return kSlotsMost * row_blocks * (count - 1) * kFragmentRows * 4 <= static_cast<int64_t>(kGridSumBytes);
   }
@@ -42,7 +42,7 @@ inline bool is_cut(const ExpertMlp::Problem& p) {
   return Splits(up.k_blocks).fit(up.row_blocks);
 }
 
-constexpr int64_t kShortMost = 8;  // maximum number of k blocks of the second product for ShortSecond
+constexpr int64_t kShortMost = 8;  // the most k blocks of the second product with which ShortSecond runs
 inline bool is_small(const ExpertMlp::Problem& p) {
   return WeightFormat{p.w, p.scales} == WeightFormat{DType::kE2M1} && is_cut(p) &&
          ExpertGemm::fragments(ExpertMlp::down(p)).k_blocks <= kShortMost;
@@ -67,8 +67,8 @@ inline size_t fewtokens_workspace_bytes(const ExpertMlp::Problem& p, const Devic
   return ExpertMlpBetween::at(nullptr, ExpertMlp::with_f32_g(p), d.backend).bytes;
 }
 
-// Cost: the weights of both products at streaming rate, g in f32, and a constant for prologue, grid barrier
-// and epilogue. Assumes the same routing as the costs of the unfused kernels, with which it is compared.
+// Cost: the weights of both products and g in f32 at the streaming rate, plus a constant for prologue, grid barrier and
+// epilogue. It assumes the same routing as the cost models of the unfused kernels, so that their costs are comparable.
 struct FewTokensCost {
   double begin_us, memory_share;
 };
@@ -82,7 +82,7 @@ namespace slices {
 
 using fewtokens::kTeams;
 
-constexpr int kRows = 16, kRowsEach = kRows / 2;  // features of a slice; features that one CTA writes
+constexpr int kRows = 16, kRowsEach = kRows / 2;  // features per slice; features per slice that one CTA of the pair writes
 // Consumer warps, and the threads of y's epilogue.
 constexpr int kWarps = kTeams * 4, kEpilogueThreads = kWarps * 32;
 constexpr int kRowBlocks = 32;                  // k blocks of h in a stage
@@ -90,9 +90,9 @@ constexpr int kRingStages = 4;                  // per team
 constexpr int kRowsOfH = kTeams * kRingStages;  // a stage has one row
 constexpr int kSums = 3072;
 
-// How a sum is cut, by the shape alone. The four consumer warps of a team form one group or two. A group takes one unit at a time, in
-// boxes of `box` k blocks for each of its warps. split: each CTA of a pair has half of every sum; otherwise each CTA has every other
-// unit, with the whole sum.
+// How sums over k of the second product are cut; depends on the shape alone. The four consumer warps of a team form one group of
+// four or two groups of two. A group processes one unit at a time, and each of its warps loads `boxes` boxes of `box` k blocks.
+// split = 1: each CTA of a pair computes half of every sum. split = 0: each CTA computes whole sums of every second unit.
 struct Cut {
   int box = 0, groups = 0, boxes = 0, split = 0;
   int group_warps() const { return 4 / groups; }
@@ -111,7 +111,7 @@ inline Cut cut_of(int k_blocks, int slots, int slices_most) {
         const int of_cluster = kTeams * groups * (2 - split), units = slices_most * slots;
         const double clocks = (units + of_cluster - 1) / of_cluster * (cut.boxes * box + 1.2);  // in k blocks
         if (cut.blocks() > kRowBlocks) continue;
-        // A group without a unit exits. Its team then continues for at most one pass over the ring's stages.
+        // A group without units exits and releases no more stages, so the other group may have at most kRingStages boxes left.
         if (groups == 2 && cut.boxes > kRingStages) continue;
         if (least > 0 && clocks >= least) continue;
         least = clocks, best = cut;

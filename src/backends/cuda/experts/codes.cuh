@@ -1,6 +1,6 @@
-// The weight formats that kernels decode in registers: what a thread of a warpgroup loads for one k block of
-// 64 weight rows in the layout `fragments`, and how it converts this to tensor core operands. There is one
-// type per format; the tile and the stream kernels share them.
+// The weight formats that kernels decode in registers: the codes and scales that a thread of a
+// warpgroup loads for one k block of 64 weight rows in the layout `fragments`, and their conversion
+// to tensor core operands. There is one type per format, which the tile and the stream kernels share.
 #pragma once
 #include "backends/cuda/tile/e4m3_fragments.cuh"
 #include "backends/cuda/tile/mxfp4.cuh"
@@ -9,20 +9,20 @@
 
 namespace sluice::cuda {
 
-// Sizes that all formats define in the same way.
+// Sizes and offsets that all formats compute in the same way.
 template <DType kW, WeightScales kS>
 struct CodesOf {
   static constexpr WeightFormat kFormat{kW, kS};
   static constexpr int kCodeBytes = static_cast<int>(fragment_code_bytes(kW)),
                        kScaleBytes = static_cast<int>(fragment_scale_bytes(kFormat));  // per k block
-  // Whether a row's sum is multiplied by an f32 from memory. Otherwise the factor is a power of two, computed
-  // from the row's largest scale.
+  // Whether a row's sum is multiplied by an f32 factor from memory. If not, the
+  // factor is a power of two that is computed from the row's largest scale.
   static constexpr bool kHasFactors = kS != WeightScales::kMx;
-  // Whether the sums are multiplied by a factor before the products of each k block, and by a scale at the
-  // end.
+  // Whether sums are rescaled before each k block (to the scale
+  // of that block) and multiplied by the last scale at the end.
   static constexpr bool kRescales = kS == WeightScales::kBlocks;
 
-  // Offsets of a thread's codes and scales in a k block: slab s of 16 rows, and the thread's lane.
+  // Byte offsets within a k block of the codes and scales of thread `lane` in slab `slab` (16 rows).
   static __device__ __forceinline__ uint32_t codes_at(uint32_t slab, uint32_t lane) {
     return (slab * 32 + lane) * 16;
   }
@@ -30,7 +30,7 @@ struct CodesOf {
     if constexpr (kRescales) return slab / 2 * 8;
     return (slab * 8 + lane / 4) * (kScaleBytes / 32);
   }
-  // The factor of a row's sum. `word` holds an f32, or four largest scales, of which the `byte`th is used.
+  // The factor of a row's sum: the f32 in `word`, or a power of two from byte `byte` of `word`, which holds the largest scales of four rows.
   static __device__ __forceinline__ float factor(uint32_t word, int byte) {
     if constexpr (kHasFactors) return __uint_as_float(word);
     const uint32_t top = word >> (byte * 8) & 0xff;

@@ -1,10 +1,10 @@
-// Expert GEMM for problems that the tensor core kernels refuse: any layout, any types, any width. A warp
-// computes one feature for up to eight rows of an expert. Its lanes divide the width, decode each weight at
-// the address that the layout's functions give, and add up the products in a fixed order.
+// Expert GEMM for problems that the tensor core kernels refuse: any weight layout, any types, any width. A
+// warp computes one feature for up to eight rows of an expert. Its lanes divide k among them, decode each
+// weight at the address that the layout's functions give, and add up their partial sums in a fixed order.
 //
 // Wins    problems that no other kernel accepts: f32 x, weights in the order of checkpoints or of the CPU's panels, widths that are not
 //         a multiple of 8.
-// Loses   wherever another kernel accepts: it computes one product at a time, and reads weights again for every eight rows.
+// Loses   wherever another kernel accepts the problem: this kernel has no tensor cores, and it reads weights again for every eight rows.
 // Limits  none beyond the contract. A row's bits do not depend on the batch.
 // Source  original; the contract is ops/expert_gemm.h.
 #include "backends/cuda/card.h"
@@ -17,7 +17,7 @@ namespace {
 constexpr int kWarps = 8, kRows = 8;   // per CTA; rows of x per tile
 constexpr int kFeatures = 4 * kWarps;  // per tile
 constexpr int kBlocksAnSm = 4;
-constexpr int kWidthStep = 32;  // lanes of a warp, and codes that share a scale
+constexpr int kWidthStep = 32;  // k per step: one value per lane of a warp, and one mxfp4 scale
 static_assert(kWidthStep == kMxBlock);
 
 Refusal supports(const ExpertGemm::Problem&, const DeviceInfo& d) {
@@ -26,9 +26,9 @@ Refusal supports(const ExpertGemm::Problem&, const DeviceInfo& d) {
   return r;
 }
 
-// Not fitted. The estimate counts issue slots and the time that a warp waits for loads.
+// Not fitted to measurements. Counts issue slots, and the time that a warp waits for loads.
 double cost_us(const ExpertGemm::Problem& p, const DeviceInfo& d) {
-  // Instructions of a lane for one weight and up to eight rows. An SM issues 128 lanes at about 1.7 GHz.
+  // Instructions that a lane executes for one weight and up to eight rows of x. An SM issues for 128 lanes at about 1.7 GHz.
   constexpr double kInstructions = 50, kPerUs = 128 * 1.7e3, kWaitUs = 0.6;
   const ExpertLoad load = expert_load(p);
   const double tiles = load.active * std::max(1.0, std::ceil(load.rows_each / kRows)) *
@@ -68,7 +68,7 @@ extern const Candidate<ExpertGemm> expert_gemm_fma_sm90 = {
 namespace sluice::cuda {
 namespace {
 
-// The position of one row of weights; row_major uses `row` alone.
+// Position of a weight row. The layout row_major uses `row` alone.
 struct Place {
   int64_t block, row;
 };
@@ -95,7 +95,7 @@ struct Weights {
   PanelShape panels;
   int64_t width;
 
-  // The weight, or the value of its code without the scale.
+  // The weight, or the value of its code before scaling.
   __device__ __forceinline__ float code(const Place& at, int64_t k) const {
     const auto* numbers = reinterpret_cast<const __nv_bfloat16*>(w);
     if constexpr (kLayout == WeightLayout::kFragments) {
@@ -121,7 +121,7 @@ struct Weights {
       return value(w[i / 2] >> (4 * (i % 2)) & 15);
     }
   }
-  // The scale of the weights at column k to k + 15, without the row's factor.
+  // The scale of the weights at k to k + 15, without the row's factor.
   __device__ __forceinline__ float scale(const Place& at, int64_t k) const {
     if (format.columns() == 0) return 1;
     if constexpr (kLayout == WeightLayout::kFragments) {
@@ -143,7 +143,7 @@ struct Weights {
                                                   : f32(one);
     }
   }
-  // The factor of a row's sum.
+  // The factor by which a row's sum is multiplied.
   __device__ __forceinline__ float row_factor(const Place& at) const {
     if constexpr (kLayout == WeightLayout::kFragments) {
       if (format.scales == WeightScales::kMx) return 1;
@@ -158,11 +158,11 @@ struct Weights {
   }
 
  private:
-  // Four bytes at any address.
+  // An f32 whose four bytes are at any address.
   __device__ __forceinline__ static float f32(const uint8_t* at) {
     return __uint_as_float(at[0] | at[1] << 8 | at[2] << 16 | static_cast<uint32_t>(at[3]) << 24);
   }
-  // e4m3: sign, four bits of exponent, three of mantissa; NaN if all seven are ones.
+  // The value of an e4m3 code: sign, four exponent bits, three mantissa bits; NaN if all bits but the sign are 1.
   __device__ __forceinline__ static float value8(uint32_t code) {
     const uint32_t size = code & 0x7F;
     const float value = size == 0x7F ? __uint_as_float(0x7fc00000u)
@@ -170,14 +170,14 @@ struct Weights {
                                      : __uint_as_float((size + (120u << 3)) << 20);
     return code & 0x80 ? -value : value;
   }
-  // e2m1: sign, two bits of exponent, one of mantissa.
+  // The value of an e2m1 code: sign, two exponent bits, one mantissa bit.
   __device__ __forceinline__ static float value(uint32_t code) {
     const uint32_t exponent = code >> 1 & 3, mantissa = code & 1;
     const float size = exponent == 0 ? 0.5f * static_cast<float>(mantissa)
                                      : __uint_as_float((exponent + 126) << 23 | mantissa << 22);
     return code & 8 ? -size : size;
   }
-  // 2^(bits - 127); 255 is NaN.
+  // The value of an e8m0 scale: 2^(bits - 127); 255 is NaN.
   __device__ __forceinline__ static float e8m0(int bits) {
     return __uint_as_float(bits == 255 ? 0x7fc00000u
                            : bits == 0 ? 0x00400000u
@@ -197,7 +197,7 @@ __device__ __forceinline__ float load_x(const Parameters& q, int64_t at) {
   return q.x_f32 ? reinterpret_cast<const float*>(q.p.x)[at] : __bfloat162float(q.p.x[at]);
 }
 
-// This lane's partial sums of one row of weights for kRows rows of x, which begin at from[].
+// Adds this lane's products of one weight row with kRows rows of x, which start at from[], to `sum`.
 template <WeightLayout kLayout, DType kW>
 __device__ __forceinline__ void add_up(float (&sum)[kRows], const Parameters& q,
                                        const Weights<kLayout, kW>& w, const Place& at,
@@ -218,7 +218,7 @@ __device__ __forceinline__ void add_up(float (&sum)[kRows], const Parameters& q,
   }
 }
 
-// For each row, the sum over all lanes. Lane i returns the total of row i.
+// Sums of `sum` over all lanes. Lane i returns the total of row i.
 __device__ __forceinline__ float total(const float (&sum)[kRows]) {
   const int lane = static_cast<int>(threadIdx.x % 32);
   float mine = 0;

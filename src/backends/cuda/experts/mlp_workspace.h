@@ -1,15 +1,15 @@
-// The tensors between the stages of ExpertMlp, in the workspace of the kernels that compute all stages.
+// The intermediate tensors of ExpertMlp, in the workspace of kernels that compute all its stages.
 #pragma once
 #include "base/arena.h"
 #include "ops/expert_mlp.h"
 
 namespace sluice::cuda {
 
-// Consecutive tensors, laid out as an Arena would.
+// Tensors one after the other, with the alignment of Arena.
 struct ExpertMlpBetween {
   GroupRows::Args groups;
   Tensor h, g;
-  size_t bytes = 0;  // of all tensors; the kernel's own scratch follows them
+  size_t bytes = 0;  // of all tensors; the kernel's own scratch comes after them
 
   // `base` may be null if only the size is needed.
   static ExpertMlpBetween at(std::byte* base, const ExpertMlp::Problem& p, Backend where) {

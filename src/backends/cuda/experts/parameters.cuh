@@ -1,4 +1,4 @@
-// Shared by the expert GEMM kernels: parameters, the list of tiles that a grid loops over, tickets, and producers that copy rows of x.
+// Shared by the expert GEMM kernels: parameters, the list of tiles that a grid loops over, tickets, and the copies of rows of x by threads.
 #pragma once
 #include <cuda_bf16.h>
 
@@ -17,7 +17,7 @@
 
 namespace sluice::cuda {
 
-// As in ops/expert_gemm.h, for weights in the layout `fragments`.
+// Parameters of ops/expert_gemm.h as a kernel gets them, for weights in the layout `fragments`.
 struct ExpertParameters {
   const __nv_bfloat16* x = nullptr;
   const uint8_t *w = nullptr, *w_scale = nullptr;
@@ -29,22 +29,22 @@ struct ExpertParameters {
   int experts = 0, features = 0, width = 0, slots = 0;
   int row_blocks = 0, k_blocks = 0;
   int x_wide = 0;  // rows of x start at multiples of 16 bytes
-  int y_wide = 0;  // the same for y, and features is a multiple of 8
+  int y_wide = 0;  // rows of y start at multiples of 16 bytes, and features is a multiple of 8
   int bias_f32 = 0, y_f32 = 0;
   int settled = 0;
-  // If several launches divide the experts (tile_configs.cc), this launch serves experts with a row count in
-  // this range, both bounds included. follows: the previous launch belongs to the same product.
+  // Several launches may divide the experts by row count (tile_configs.cc). This launch computes the experts
+  // with rows_least to rows_most rows. follows: the previous launch computes other experts of the same product.
   int rows_least = 1, rows_most = INT32_MAX, follows = 0;
-  uint32_t* tickets = nullptr;  // the counter of this launch: zero before and after
-  // 1 / the number of tiles that run at once; used to cut the tail tiles (TileSchedule). 0: no tile is cut.
+  uint32_t* tickets = nullptr;  // this launch's ticket counter: zero before and after the launch
+  // 1 / (tiles that run at once); used to cut the tiles of the last round (TileSchedule). 0: no tile is cut.
   float cut_for = 0;
   ExpertOrder expert_order = ExpertOrder::kGiven;
   GateOrder gate_order = GateOrder::kInterleaved;
   tile::ActivationValues act;
 };
 
-// Sets all fields for a problem with layout kFragments; for other layouts all fields but w_bytes and scale_bytes. x may be f32: the
-// kernel that accepts f32 casts the pointer.
+// Sets all fields if the layout is kFragments; for other layouts, all but w_bytes
+// and scale_bytes. x may be f32; the kernel that accepts f32 casts the pointer.
 ExpertParameters expert_parameters(const ExpertGemm::Problem& problem, const ExpertGemm::Args& args);
 
 #ifdef __CUDACC__
@@ -53,12 +53,12 @@ __device__ __forceinline__ int ceil_div(int n, int by) { return (n + by - 1) / b
 
 using tile::uniform;
 
-// True if a launch serves an expert with this many rows.
+// True if this launch computes an expert with `rows` rows.
 __device__ __forceinline__ bool serves(const ExpertParameters& p, int rows) {
   return rows > 0 && rows >= p.rows_least && rows <= p.rows_most;
 }
 
-// True if a launch that follows another launch has any work. Called by all threads of the CTA.
+// True if this launch, which follows another one, computes any expert. Called by all threads of the CTA.
 __device__ __forceinline__ bool serves_any(const ExpertParameters& p) {
   const int tid = static_cast<int>(threadIdx.x), threads = static_cast<int>(blockDim.x);
   int any = 0;
@@ -68,18 +68,18 @@ __device__ __forceinline__ bool serves_any(const ExpertParameters& p) {
   return uniform(__syncthreads_or(any));
 }
 
-// One tile of the list: row blocks of one expert's weights x some of its rows.
+// One tile of the list: a range of row blocks of one expert's weights x some of the expert's rows.
 struct ExpertTile {
-  int expert, first_block, row, rows;  // row: of y
-  int end_block = INT32_MAX;           // its row blocks end here, or at the expert's last
-  int index = 0;                       // its position in the list, if needed
+  int expert, first_block, row, rows;  // row: the first, as a row of y
+  int end_block = INT32_MAX;           // the end of its row blocks, or past the expert's last
+  int index = 0;                       // its index in the list, if the kernel needs it
 };
 
-// The tiles of all experts that a launch serves, in expert order. Within an expert, tiles of the same weights are adjacent.
+// The tiles of all experts that this launch computes, ordered by expert. Within an expert, tiles with the same weights are adjacent.
 struct PlainSchedule {
-  const int32_t* before = nullptr;  // shared memory: tiles before each expert, then in total, [experts + 1]
+  const int32_t* before = nullptr;  // shared memory, [experts + 1]: the number of tiles before each expert, and in total
   int m_tiles = 0, blocks_each = 0, rows_most = 0;
-  int unit = 8;  // all tiles of an expert but the last have a multiple of this many rows; divides rows_most
+  int unit = 8;  // rows of tiles are multiples of this, except in an expert's last tile; divides rows_most
 
   __device__ __forceinline__ int tiles_of(const ExpertParameters& p, int rows) const {
     return serves(p, rows) ? ceil_div(rows, rows_most) * m_tiles : 0;
@@ -95,14 +95,14 @@ struct PlainSchedule {
     }
     const int rows = __ldg(p.row_count + low), within = index - before[low];
     const int tiles = ceil_div(rows, rows_most), units = ceil_div(rows, unit), tile = within % tiles;
-    const int each = units / tiles, more = units % tiles;  // the first `more` tiles have one unit more
+    const int each = units / tiles, more = units % tiles;  // the first `more` tiles have one unit more than the others
     const int first = (tile * each + min(tile, more)) * unit;
     return {uniform(low), uniform(within / tiles * blocks_each), uniform(__ldg(p.row_begin + low) + first),
             uniform(min((each + (tile < more)) * unit, rows - first))};
   }
 };
 
-// Fills `before`. Called by all threads of the CTA. scratch: shared memory, one word per warp.
+// Fills `before`, the table of `list`. Called by all threads of the CTA. scratch: shared memory, one word per warp.
 __device__ __forceinline__ void count_expert_tiles(const ExpertParameters& p, const PlainSchedule& list,
                                                    int32_t* before, int32_t* scratch) {
   const int tid = static_cast<int>(threadIdx.x), lane = tid % 32, warp = tid / 32;
@@ -130,16 +130,16 @@ __device__ __forceinline__ void count_expert_tiles(const ExpertParameters& p, co
   __syncthreads();
 }
 
-// Hands out the tiles after the first tile of each CTA, in order. Tickets balance the load: SMs differ in
-// speed, tiles differ in width, and CTAs start late if the previous launch still occupies their SMs. Each
-// tile takes one ticket; the warp that takes the last ticket resets the counter to zero. kAll: hands out
-// first tiles too, so that the CTAs that already run get the first tiles.
+// Tickets for the tiles after the first tile of each CTA, in list order. They balance the load: SMs
+// differ in speed, tiles differ in width, and CTAs start late while the previous launch still occupies
+// their SMs. A warp draws one ticket per tile; the warp that draws the last ticket resets the counter
+// to zero. kAll: first tiles have tickets too, so that the CTAs that run first get the first tiles.
 template <bool kAll = false>
 struct Tickets {
   uint32_t* counter;
   int all;  // number of tiles
 
-  // Called by a whole warp. Branch-free, like all code between copies. Only tile_of() waits for the result.
+  // Draws a ticket. Called by a whole warp. Branch-free, like all code between copies. Only tile_of() waits for the result.
   __device__ __forceinline__ uint32_t take() const {
     uint32_t ticket;
     asm volatile(
@@ -156,7 +156,7 @@ struct Tickets {
         : "memory");
     return ticket;
   }
-  // The tile of a ticket from take(). A result of `all` or more means that no tile is left.
+  // The index of the tile for a ticket from take(). If it is `all` or more, no tile is left.
   __device__ __forceinline__ int tile_of(uint32_t taken) const {
     const int ticket = uniform(static_cast<int>(taken));
     asm volatile(
@@ -171,30 +171,30 @@ struct Tickets {
   }
 };
 
-// Copies rows of x at any address to swizzled tiles in shared memory (swizzle.cuh), 16 bytes per thread at a time. kWarps warps, each with
-// four rows at once. kMost: rows of a tile. The addresses of a thread's rows stay in registers.
+// Copies rows of x at any address to swizzled tiles in shared memory (swizzle.cuh), 16 bytes per thread at a time. Each of the
+// kWarps warps copies parts of four rows at once. kMost: rows of a tile. The addresses of a thread's rows stay in registers.
 template <int kMost, int kWarps>
 struct RowFetch {
-  static constexpr int kApart = 4 * kWarps;  // rows between two rows of a thread
+  static constexpr int kApart = 4 * kWarps;  // distance between consecutive rows of a thread
   static constexpr int kEach = (kMost + kApart - 1) / kApart;
   static constexpr int kXBytes = kMost * tile::kSwizzledRowBytes;  // per k block
 
-  uint32_t place[kEach];  // in 16-byte chunks if rows of x are aligned, otherwise in elements
-  uint32_t at[2];         // offset of the thread's first row in a tile; of the row four below, less four rows
+  uint32_t place[kEach];  // offset of a row from p.x: in 16-byte chunks if rows are aligned, otherwise in elements
+  uint32_t at[2];         // offset in a tile of the thread's first row; at[1]: of the row four below, minus four rows
   int first, chunk, rows;
 
-  // tid < 32 * kWarps
+  // tid: index among the 32 * kWarps threads.
   __device__ __forceinline__ explicit RowFetch(int tid) : first(tid / 8), chunk(tid % 8), rows(0) {
 #pragma unroll
     for (int i = 0; i < 2; ++i)
       at[i] = tile::swizzled(static_cast<uint32_t>(first + 4 * i), static_cast<uint32_t>(chunk * 16)) -
               4 * i * tile::kSwizzledRowBytes;
   }
-  // Called by whole warps, all with the same tile.
+  // Sets the rows to copy to those of tile t. Called by whole warps, all with the same tile.
   __device__ __forceinline__ void begin(const ExpertParameters& p, const ExpertTile& t) {
     begin(p, t.rows, [&](int i) { return p.slots > 0 ? p.order[t.row + i] / p.slots : t.row + i; });
   }
-  // x_row(i): the row of x for the tile's row i.
+  // x_row(i): the row of x for row i of the tile.
   template <class XRow>
   __device__ __forceinline__ void begin(const ExpertParameters& p, int tile_rows, XRow x_row) {
     rows = tile_rows;
@@ -206,7 +206,7 @@ struct RowFetch {
       place[i] = static_cast<uint32_t>(from * (p.x_wide ? p.x_stride / 8 : p.x_stride));
     }
   }
-  // Copies k blocks k to k + kSteps - 1; zeros past the width.
+  // Copies k blocks k to k + kSteps - 1 to `to`; columns past the width become zeros.
   template <int kSteps>
   __device__ __forceinline__ void copy(const ExpertParameters& p, uint32_t to, int k) const {
     if (p.x_wide && (k + kSteps) * static_cast<int>(kFragmentWidth) <= p.width) {
@@ -234,7 +234,7 @@ struct RowFetch {
   __device__ __forceinline__ uint32_t row_at(uint32_t to, int i) const {
     return to + at[i * kApart / 4 % 2] + static_cast<uint32_t>(i * kApart * tile::kSwizzledRowBytes);
   }
-  // Copies one k block that may reach past the width, or whose rows are not aligned.
+  // Copies one k block that may extend past the width, or whose rows are not aligned.
   __device__ __forceinline__ void copy_tail(const ExpertParameters& p, uint32_t to, int k) const {
     const int column = k * static_cast<int>(kFragmentWidth) + chunk * 8;
     const bool in = column < p.width;
@@ -255,7 +255,7 @@ struct RowFetch {
     }
   }
 };
-// This thread arrives when its copies to a stage are complete.
+// Arrives at `barrier` once this thread's copies to a stage are complete.
 __device__ __forceinline__ void arrive_with_x(const ExpertParameters& p, uint32_t barrier) {
   if (p.x_wide) {
     tile::arrive_after_copies(barrier);

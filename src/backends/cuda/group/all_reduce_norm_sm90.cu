@@ -1,14 +1,14 @@
-// The sum over ranks, the residual add and the norm in one launch. A CTA exchanges one row at a time and
-// keeps it in registers until it is normalized.
+// The sum over ranks, the residual add and the norm in one launch. A CTA
+// exchanges one row at a time, which stays in registers until it is normalized.
 //
 //   once     every rank sends its whole row to every other rank, and all ranks compute all rows
 //   twice    each row belongs to one rank, which receives the other ranks' rows, computes the sum and sends
 //            it back; then all ranks normalize it
 //
 // Wins    always: it is the only kernel of AllReduceNorm. A launch for one row of 2880 takes 2.66 us in a
-//         chain on two H200s, and 1.78 us without the exchange (bench/measured/archive/h200/group.csv).
+//         chain on two H200s; without the exchange it takes 1.78 us (bench/measured/archive/h200/group.csv).
 // Loses   bandwidth: half of the bytes sent are exchange numbers (tile/exchange.cuh). 8192 rows take 288 us;
-//         their data alone would take 105 us on NVLink.
+//         their data alone would take 105 us over NVLink.
 // Limits  none beyond the contract.
 // Source  original; words with flags are NCCL's LL protocol. The contract, including the order of the sum, is
 //         ops/all_reduce_norm.h.
@@ -27,9 +27,9 @@ Refusal supports(const AllReduceNorm::Problem&, const DeviceInfo& d) {
   return r;
 }
 
-// An exchange takes a store to another GPU and its arrival; rows travel at the rate of NVLink, in words of
-// which half is data. With two ranks the time depends only on the bytes sent. Fitted to two H200s with 1 to
-// 8192 rows of 2048 and 2880: within 6% for the faster way, within 12% for the other way.
+// An exchange is a store to another GPU and its arrival. Rows travel at the rate of NVLink, in
+// words of which half is data. Fitted to two H200s, where the time depends only on the bytes sent,
+// with 1 to 8192 rows of 2048 and 2880: within 6% for the faster way, within 12% for the other way.
 double cost_us(const AllReduceNorm::Problem& p, const DeviceInfo& d, Way way) {
   if (p.ranks == 1) return stream_us<AllReduceNorm>(p, d);
   constexpr double kLaunchUs = 1.7, kOnceUs = 0.8, kTwiceUs = 2.1;
@@ -67,7 +67,7 @@ struct Launcher {
 
 }  // namespace
 
-// Both ways add in the order of the contract, and normalize the same rounded rows in the same threads.
+// Both ways add in the order of the contract, and the same threads normalize the same rounded rows, so results are bitwise equal.
 extern const Candidate<AllReduceNorm> all_reduce_norm_sm90 = {
     .name = "cuda.all_reduce_norm.words_sm90",
     .backend = Backend::kCuda,
@@ -103,8 +103,8 @@ struct Parameters {
   Wire wire;
 };
 
-// The sum over the threads of a CTA, bit-identical in each. Calls alternate between two buffers, so one
-// barrier per call is enough.
+// The sum over the threads of a CTA, with the same bits in every thread.
+// Calls use two buffers alternately, so one barrier per call is enough.
 class BlockSum {
  public:
   __device__ __forceinline__ float operator()(float value) {
@@ -141,7 +141,7 @@ __device__ __forceinline__ uint2 pack(const float (&values)[kWordBytes / sizeof(
   return word;
 }
 
-// The rows of a launch. A thread owns kHeld words of each row: words threadIdx.x + i * blockDim.x.
+// The rows of a launch. A thread has kHeld words of each row: words threadIdx.x + i * blockDim.x.
 template <class T, class W, int kHeld>
 struct Rows {
   static constexpr int N = kWordBytes / static_cast<int>(sizeof(T));
@@ -166,7 +166,7 @@ struct Rows {
     const auto* at = reinterpret_cast<const uint2*>(static_cast<const T*>(from) + token * stride);
     for_mine([&](int i, int word) { row[i] = at[word]; });
   }
-  // The sum of a word over all ranks, `own` on this rank, plus the word `before` of the residual stream.
+  // The sum of a word over all ranks (`own` is this rank's), plus the word `before` of the residual stream.
   __device__ __forceinline__ uint2 sum(tile::Exchange& exchange, int word, uint2 own, uint2 before) const {
     float h[N], more[N];
     for (int rank = 0; rank < p.wire.ranks; ++rank) {
@@ -229,13 +229,13 @@ __global__ void __launch_bounds__(kThreadsMost) all_reduce_once(const __grid_con
     rows.for_mine([&](int i, int word) { sum[i] = rows.sum(exchange, word, own[i], before[i]); });
     rows.finish(sum, token);
   }
-  __syncthreads();  // every thread has read the lane's counter
+  __syncthreads();  // all threads have read the lane's counter of exchanges
   if (threadIdx.x == 0) exchange.keep_count();
 }
 
-// A CTA takes `ranks` rows at a time, one owned by each rank. Rank 0 owns a row in each exchange, and every
-// rank exchanges words with it. So the slot rule (tile/exchange.cuh) holds even if two other ranks have
-// nothing to send to each other at the end.
+// A CTA handles `ranks` rows at a time, one per rank, which adds it up. Rank 0 has a
+// row in every exchange, with words from and to every other rank. So the slot rule
+// (tile/exchange.cuh) holds even if two other ranks send each other nothing at the end.
 template <class T, class W, int kHeld>
 __global__ void __launch_bounds__(kThreadsMost) all_reduce_twice(const __grid_constant__ Parameters p) {
   using R = Rows<T, W, kHeld>;
@@ -271,7 +271,7 @@ __global__ void __launch_bounds__(kThreadsMost) all_reduce_twice(const __grid_co
       rows.finish(row, first + other);
     }
   }
-  __syncthreads();  // every thread has read the lane's counter
+  __syncthreads();  // all threads have read the lane's counter of exchanges
   if (threadIdx.x == 0) exchange.keep_count();
 }
 
@@ -292,7 +292,7 @@ Kernel kernel_for(const AllReduceNorm::Problem& p, Way way, int64_t held) {
   return p.w == DType::kBF16 ? kernel_for<T, B16>(way, held) : kernel_for<T, float>(way, held);
 }
 
-// The wire of a launch: the group's wire, or an empty one if there is one rank.
+// The wire of a launch: the group's wire, or an empty one if there is only one rank.
 Result<Wire> wire_of(const AllReduceNorm::Problem& p, const GroupQueue& queue) {
   if (p.ranks == 1) return Wire{};
   const Member* member = member_of(queue);

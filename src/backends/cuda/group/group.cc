@@ -17,7 +17,7 @@ namespace {
 
 std::string gpu_text(int index) { return "GPU " + std::to_string(index); }
 
-// Lets kernels of `from` access memory of `to`.
+// Lets kernels on GPU `from` access memory of GPU `to`.
 Status reach(int from, int to) {
   if (from == to) return {};
   int possible = 0;
@@ -29,7 +29,7 @@ Status reach(int from, int to) {
         gpu_text(from) + " cannot access " + gpu_text(to));
   const OnGpuScope on(from);
   SLUICE_TRY(check(on.error(), "peer access"));
-  // Enabling twice is an error that compute-sanitizer reports, so each pair is enabled once. Another library may have enabled it before.
+  // Enabling access twice is an error that compute-sanitizer reports, so each pair is enabled once. Another library may already have enabled it.
   static std::mutex mutex;
   static std::set<std::pair<int, int>> enabled;
   const std::lock_guard lock(mutex);
@@ -99,7 +99,7 @@ class CudaGroup final : public Group {
  private:
   const Member*& member_at(size_t rank) { return *group_queue_of(devices_[rank]->stream()).member; }
   int gpu(size_t rank) const { return devices_[rank]->info().index; }
-  // Kernels of all ranks must be resident at once, even if ranks share a GPU.
+  // Kernels of all ranks must be resident at the same time, even if ranks share a GPU.
   int lanes() const {
     int most = devices_.front()->info().cores;
     for (size_t r = 0; r < devices_.size(); ++r) {
@@ -136,7 +136,7 @@ class CudaGroup final : public Group {
     wire.exchanges = static_cast<uint32_t*>(exchanges);
     return {};
   }
-  // Clears the windows, so that no word has the number of a future exchange: exchanges count from 1.
+  // Clears the windows, so that no word has the number of a future exchange; exchanges are counted from 1.
   Status clear() {
     const std::vector<uint32_t> first(static_cast<size_t>(members_.front().wire.lanes), 1);
     for (size_t r = 0; r < members_.size(); ++r) {
@@ -152,7 +152,7 @@ class CudaGroup final : public Group {
   }
 
   std::vector<Device*> devices_;
-  std::vector<Member> members_;  // devices point to the elements
+  std::vector<Member> members_;  // devices point to these elements
   GroupFault fault_;
   uint32_t* stopped_ = nullptr;
 };

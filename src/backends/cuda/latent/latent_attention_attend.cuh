@@ -1,4 +1,4 @@
-// The second launch of latent_attention_splits_sm90: one split of the keys of one row, for kHeads heads.
+// The second launch of latent_attention_splits_sm90: partial results of one split of the keys of one row, for kHeads heads.
 #pragma once
 #include <cstdint>
 
@@ -7,8 +7,8 @@
 
 namespace sluice::cuda::latent {
 
-constexpr int kHeads = 16, kKeys = 32;  // heads of a CTA; keys of a tile
-// Scalars of a partial result: the largest score, the sum of weights, the number of keys.
+constexpr int kHeads = 16, kKeys = 32;  // heads per CTA; keys per tile
+// Floats of a partial result besides its latent: the largest score, the sum of weights, the number of keys.
 constexpr int kScalars = 3;
 
 constexpr int kThreads = 256, kWarp = 32, kWarps = kThreads / kWarp;
@@ -23,13 +23,13 @@ struct Parameters {
   int64_t first, rows;         // rows of this call
   int64_t sequences, pages, page_size, pages_per_seq;
   int heads, rank, nope, rope, v_dim;
-  int padded;  // rank + rope, rounded up to whole column pairs of a warp
+  int padded;  // rank + rope, rounded up to a multiple of the columns that a warp handles at once
   int64_t split_keys;
   int splits;
   float scale;
   float *queries, *latents,
       *scalars;     // [rows, heads, rank + rope], [rows, heads, splits, rank], [.., kScalars]
-  bool wide_cache;  // cache rows consist of 16-byte chunks
+  bool wide_cache;  // rows of the cache are whole, aligned 16-byte chunks
 };
 
 // The sequence of a row, or -1. Called by all threads of the CTA.
@@ -54,18 +54,18 @@ __device__ __forceinline__ float warp_max(float value) {
   return value;
 }
 
-// Shared memory of attend(), besides the queries [kHeads][padded] and the tile [kKeys][padded].
+// Shared memory of attend(), besides the queries, [kHeads][padded], and the tile of keys, [kKeys][padded].
 struct Scratch {
-  // Scores, later weights; padded, so that rows start in different banks.
+  // Scores, later weights. The padding puts rows in different banks.
   alignas(16) float weight[kKeys][kHeads + 4];
-  float factor[kHeads];  // rescales the previous sums when a larger score appears
+  float factor[kHeads];  // factor on the previous sums if a larger score appears
   float largest[kHeads], sum[kHeads];
-  int64_t row[kKeys];  // cache row of each key; -1: absent
+  int64_t row[kKeys];  // row of the cache of each key; -1: absent
   int64_t sequence;
 };
 constexpr size_t kScratchBytes = (sizeof(Scratch) + 15) / 16 * 16;
 
-// Copies the rows of a tile. Zeros for absent rows and past the end of each row.
+// Copies the rows of a tile of keys. Zeros for absent rows, and past the end of a row.
 template <class X>
 __device__ __forceinline__ void fetch(const Parameters& p, const Scratch& scratch, X* tile) {
   const int width = p.rank + p.rope;
@@ -90,7 +90,7 @@ __device__ __forceinline__ void fetch(const Parameters& p, const Scratch& scratc
   }
 }
 
-// Sums each of 4 * kStep values over the lanes. Each step halves the sums that a lane keeps; of 64 sums, lane l ends with 2 l and 2 l + 1.
+// Adds up 4 * kStep values over the lanes. Every step halves the sums that a lane has, so that of 64 sums lane l ends with 2 l and 2 l + 1.
 template <int kStep, int kCount>
 __device__ __forceinline__ void halve(float (&sum)[kCount], int lane) {
   constexpr int kLeft = 2 * kStep;
@@ -103,7 +103,7 @@ __device__ __forceinline__ void halve(float (&sum)[kCount], int lane) {
   if constexpr (kStep > 1) halve<kStep / 2>(sum, lane);
 }
 
-// Computes the scores of the tile: a warp takes kEach keys and all heads, a lane takes pairs of columns.
+// Computes the scores of a tile of keys. A warp handles kEach keys and all heads; a lane handles pairs of columns.
 template <class X>
 __device__ __forceinline__ void score(const Parameters& p, Scratch& scratch, const float* queries,
                                       const X* tile) {
@@ -131,7 +131,7 @@ __device__ __forceinline__ void score(const Parameters& p, Scratch& scratch, con
   }
 }
 
-// Converts scores to weights; a warp takes two heads, a lane takes a key. NaN stays NaN.
+// Converts scores to weights. A warp handles two heads; a lane handles a key. NaN stays NaN.
 __device__ __forceinline__ void weigh(Scratch& scratch, int* count) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp, warp = static_cast<int>(threadIdx.x) / kWarp;
   const bool present = scratch.row[lane] >= 0;
@@ -153,7 +153,7 @@ __device__ __forceinline__ void weigh(Scratch& scratch, int* count) {
   }
 }
 
-// Computes one split of the keys of one row, for kHeads heads. kPairs: pairs of columns per thread.
+// Computes the partial results of one split of the keys of one row, for kHeads heads. kPairs: pairs of columns per thread.
 template <int kPairs, class X>
 __global__ void __launch_bounds__(kThreads, kPairs == 1 ? 2 : 1)
     attend(const __grid_constant__ Parameters p) {
@@ -168,7 +168,7 @@ __global__ void __launch_bounds__(kThreads, kPairs == 1 ? 2 : 1)
   tile::wait_for_previous();
   const int64_t s = sequence_of(p, p.first + row, &scratch.sequence);
   if (s < 0) return;
-  // Rows between this row and the sequence's last row.
+  // Number of rows from this row to the end of the sequence.
   const int64_t behind = p.q_begin[s + 1] - (p.first + row);
   const int64_t keys = min(p.kv_len[s] - behind + 1, p.pages_per_seq * p.page_size);
   const int64_t begin = split * p.split_keys, end = min(begin + p.split_keys, keys);

@@ -1,15 +1,15 @@
-// The second launch of latent_attention_mma_sm90.cu: one split of the keys, for 64 heads of one row, or for
-// several rows of one sequence that have up to 64 heads in total. These rows end at different keys, and the
-// last row decides how their keys are split.
+// The second launch of latent_attention_mma_sm90.cu: partial results of one split of the
+// keys, for 64 heads of one row, or for several rows of one sequence with up to 64 heads in
+// total. These rows attend to different numbers of keys; the last row determines the splits.
 //
-// A tile of 64 keys is stored once in shared memory, in panels of 64 columns (swizzle.cuh). Its rows are the second operand of both
-// products: all columns for the scores, the first `rank` columns for the latents. Each of the two warpgroups computes the scores of half
-// of the keys, and sums half of the columns over all keys. So the warpgroups exchange their largest scores and their weights. A thread
-// passes its weights to the thread with the same index in the other warpgroup, because the accumulators of the scores are operands of the
-// second product (wgmma_registers.cuh).
+// A tile of 64 keys is once in shared memory, in panels of 64 columns (swizzle.cuh). Its rows are the B operand of
+// both products: all columns for the scores, the first `rank` columns for the latents. Each of the two warpgroups
+// computes the scores of half of the keys, and the sums of half of the columns over all keys. So the warpgroups
+// exchange largest scores and weights. A thread passes its weights to the thread with the same index in the other
+// warpgroup, because accumulators of scores have the layout of the second product's A operand (wgmma_registers.cuh).
 //
-// Rows of absent keys are zeros in shared memory, and their scores are masked, so the contents of the cache there have no effect. All
-// heads of a row see the same keys.
+// Rows of absent keys are zeros in shared memory, and their scores are masked, so that the
+// contents of the cache have no effect there. All heads of a row attend to the same keys.
 #pragma once
 #include "backends/cuda/attention/rows.cuh"
 #include "backends/cuda/latent/latent_attention_mma_call.cuh"
@@ -21,10 +21,10 @@
 
 namespace sluice::cuda::latent_mma {
 
-constexpr int kAttendThreads = 256, kGroup = 128;  // threads of a warpgroup
-constexpr int kHalfKeys = kTileKeys / 2;           // keys that a warpgroup scores
+constexpr int kAttendThreads = 256, kGroup = 128;  // kGroup: threads per warpgroup
+constexpr int kHalfKeys = kTileKeys / 2;           // keys whose scores a warpgroup computes
 
-// For a rank of 128 * kPanels; kPanels: panels of columns that a warpgroup sums.
+// Sizes for a rank of 128 * kPanels. kPanels: panels of columns that a warpgroup sums.
 template <int kPanels>
 struct AttendShape {
   static constexpr int kRank = 2 * kPanels * kPanel, kAll = 2 * kPanels + 1;  // panels of a row
@@ -35,17 +35,17 @@ struct AttendShape {
 
 // Shared memory of attend(), after the queries and two tiles.
 struct AttendScratch {
-  uint4 weights[2][2][kGroup];    // indexed by warpgroup, 16 keys and thread
-  float of_heads[2][kHeads];      // indexed by warpgroup and head
-  uint8_t any[2][kHeads];         // indexed by warpgroup and head: whether some key is present
-  uint8_t present[2][kTileKeys];  // indexed by tile and key
+  uint4 weights[2][2][kGroup];    // [warpgroup][16 keys][thread]
+  float of_heads[2][kHeads];      // [warpgroup][head]
+  uint8_t any[2][kHeads];         // [warpgroup][head]: some key is present
+  uint8_t present[2][kTileKeys];  // [tile][key]
   int64_t sequence;
-  int group[kAttendThreads / kWarp];  // used by find_group(): groups per warp
-  int found[2];                       // the first row of the group, and the number of its rows
+  int group[kAttendThreads / kWarp];  // for find_group(): number of groups per warp
+  int found[2];                       // for find_group(): first row of the group; its number of rows
 };
 template <int kPanels>
 constexpr size_t kAttendBytes = 3 * AttendShape<kPanels>::kTileBytes + sizeof(AttendScratch) +
-                                1024;  // room to align the start by hand
+                                1024;  // bytes to align the start
 
 // The sequence of a row, or -1. Called by all threads of the CTA.
 __device__ __forceinline__ int64_t sequence_of(const Parameters& p, int64_t row, int64_t* found) {
@@ -57,19 +57,19 @@ __device__ __forceinline__ int64_t sequence_of(const Parameters& p, int64_t row,
   return *found;
 }
 
-// The rows of a CTA: `count` rows from `first` on, relative to the call's first row. sequence -1: they belong
-// to no sequence.
+// The rows of a CTA: `count` rows, beginning with `first`, which counts from
+// the call's first row. sequence: -1 if the rows belong to no sequence.
 struct Rows {
   int64_t sequence;
-  int first, count;  // count 0: the CTA has no work
+  int first, count;  // 0: the CTA has no work
 };
 
-// Finds the CTA's group of rows: the rows of the call before the first sequence, of each sequence, and after the last one are divided into
-// groups of rows_of_cta. Called by all threads of the CTA.
+// Finds the CTA's group of rows. Groups have up to rows_of_cta rows, all of one sequence, or
+// all before the first sequence, or all after the last. Called by all threads of the CTA.
 __device__ __forceinline__ Rows find_group(const Parameters& p, int group, AttendScratch& scratch) {
   const int own = static_cast<int>(threadIdx.x), lane = own % kWarp, warp = own / kWarp;
   const auto begin_of =
-      [&](int64_t s) {  // the first row of sequence s - 1, in rows of this call; s from 0 to sequences + 2
+      [&](int64_t s) {  // start of sequence s - 1, counted from this call's first row; s is 0 to sequences + 2
         const int64_t row = s == 0 ? p.first : s <= p.sequences + 1 ? p.q_begin[s - 1] : p.first + p.rows;
         return static_cast<int>(min(max(row - p.first, int64_t{0}), p.rows));
       };
@@ -86,7 +86,7 @@ __device__ __forceinline__ Rows find_group(const Parameters& p, int group, Atten
       const int left = __shfl_up_sync(kAllLanes, sum, step);
       if (lane >= step) sum += left;
     }
-    __syncthreads();  // the sums of warps may be overwritten
+    __syncthreads();  // scratch.group may be overwritten
     if (lane == kWarp - 1) scratch.group[warp] = sum;
     __syncthreads();
     int all = 0;
@@ -108,8 +108,8 @@ __device__ __forceinline__ Rows find_group(const Parameters& p, int group, Atten
   return {scratch.sequence, scratch.found[0], scratch.found[1]};
 }
 
-// Copies one 16-byte chunk of each panel of a row. `to`: the address of the chunk in the first panel. Zeros if `there` is false, and past
-// `rope`.
+// Copies 16-byte chunk `to` (its address in the first panel) of every panel
+// of a row. Zeros if `there` is false, and in the last panel unless in_rope.
 template <int kPanels>
 __device__ __forceinline__ void copy_chunks(uint32_t to, const Bf16* from, bool there, bool in_rope) {
   using Shape = AttendShape<kPanels>;
@@ -118,7 +118,7 @@ __device__ __forceinline__ void copy_chunks(uint32_t to, const Bf16* from, bool 
     tile::copy_16(to + i * Shape::kPanelBytes, from + i * kPanel, there && (i < Shape::kAll - 1 || in_rope));
 }
 
-// Copies the rows of keys. Eight threads share the rows of two keys, which are 32 apart.
+// Copies the rows of a tile of keys. Eight threads copy the rows of two keys, which are 32 apart.
 template <int kPanels>
 class KeyReader {
  public:
@@ -129,7 +129,7 @@ class KeyReader {
         key_(static_cast<int>(threadIdx.x) / 8),
         chunk_(static_cast<int>(threadIdx.x) % 8) {}
 
-  // Reads the page numbers of the tile at position `at`. The next fetch() copies that tile.
+  // Loads the page numbers for the tile at position `at`, which the next fetch() copies.
   __device__ __forceinline__ void look_up(int at) {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
@@ -161,12 +161,12 @@ class KeyReader {
   int page_[2];
 };
 
-// The state of a thread: two heads, eight apart, and half of the keys or half of the columns.
+// A thread's sums: of two heads, which are eight apart, over half of the keys (scores) or for half of the columns (latents).
 template <int kPanels>
 class HeadSums {
  public:
   using Shape = AttendShape<kPanels>;
-  // ends: of the thread's two heads, the first position that the head does not see.
+  // end, next_end: for each of the thread's two heads, the first position to which the head does not attend.
   __device__ __forceinline__ HeadSums(AttendScratch& scratch, uint32_t queries, int end, int next_end)
       : scratch_(scratch),
         queries_(queries),
@@ -180,7 +180,7 @@ class HeadSums {
     }
   }
 
-  // Processes the tile of keys from position `at` on, which is in shared memory and visible to wgmma.
+  // Processes the tile of keys that begins at position `at`. It must be in shared memory and visible to wgmma.
   __device__ __forceinline__ void take(uint32_t keys, const uint8_t* present, int at, float scale) {
     float score[kHalfKeys / 2];
     multiply_keys(score, keys);
@@ -237,7 +237,7 @@ class HeadSums {
     add_latents(keys, mine, other);
   }
 
-  // Writes the partial result of each head below `heads`. parts and latents point at the first head; heads are `splits` apart.
+  // Writes the partial results of heads 0 to heads - 1. parts and latents point at the first head; heads are `splits` apart.
   __device__ __forceinline__ void leave(Part* parts, Bf16* latents, int splits, int heads) {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
@@ -295,7 +295,7 @@ class HeadSums {
     tile::hold(score);
   }
 
-  // Adds the weighted rows of all keys: this warpgroup's weights first, then the other warpgroup's.
+  // Adds the rows of all keys, weighted: first those with this warpgroup's weights, then those with the other warpgroup's.
   __device__ __forceinline__ void add_latents(uint32_t keys, const uint32_t (&mine)[2][4],
                                               const uint32_t (&other)[2][4]) {
     const uint64_t columns =
@@ -328,12 +328,12 @@ class HeadSums {
   uint32_t queries_;
   int group_, thread_;
   int end_[2];
-  bool any_[2] = {};  // true if any of the thread's keys is present
+  bool any_[2] = {};  // some of the thread's keys is present
   float largest_[2] = {attention::kNothing, attention::kNothing}, sum_[2] = {};
   float value_[Shape::kProducts][Shape::kWide / 2];
 };
 
-// Grid: splits along x, groups of heads along y, rows along z. kRows: groups of rows of one sequence along z, with all heads.
+// Grid: splits along x, groups of heads along y, rows along z. kRows: groups of rows of one sequence along z, with all their heads.
 template <int kPanels, bool kRows>
 __global__ void __launch_bounds__(kAttendThreads, 1) attend(const __grid_constant__ Parameters p) {
   using Shape = AttendShape<kPanels>;
@@ -352,14 +352,14 @@ __global__ void __launch_bounds__(kAttendThreads, 1) attend(const __grid_constan
   } else {
     rows.sequence = sequence_of(p, p.first + rows.first, &scratch.sequence);
   }
-  // With several rows: all heads of each row, row after row.
+  // With kRows: all heads of the first row, then of the next row, and so on.
   const int heads = kRows ? rows.count * p.heads : min(p.heads - first_head, kHeads);
   const int64_t query = static_cast<int64_t>(rows.first) * p.heads + first_head,
                 part = query * p.splits + split;
   const int64_t s = rows.sequence;
-  // The positions that row `row` of the CTA sees.
+  // Number of positions to which row `row` of the CTA attends.
   const auto seen_by = [&](int row) {
-    // Rows between this row and the sequence's last row.
+    // Number of rows from this row to the end of the sequence.
     const int64_t behind = p.q_begin[s + 1] - (p.first + rows.first + row);
     return static_cast<int>(max(min(p.kv_len[s] - behind + 1, p.pages_per_seq * p.page_size), int64_t{0}));
   };
@@ -392,7 +392,7 @@ __global__ void __launch_bounds__(kAttendThreads, 1) attend(const __grid_constan
   for (int at = keys.begin; at < keys.end; at += kTileKeys, stage ^= 1) {
     tile::wait_copies<0>();
     tile::fence_for_async();
-    __syncthreads();  // the tile has arrived, and all threads have read the previous one
+    __syncthreads();  // the tile has arrived, and all threads have read the previous tile
     if (at + kTileKeys < keys.end) {
       reader.fetch(at + kTileKeys, tiles + (stage ^ 1) * Shape::kTileBytes, scratch.present[stage ^ 1]);
       reader.look_up(at + 2 * kTileKeys);

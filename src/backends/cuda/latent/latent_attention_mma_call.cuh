@@ -1,4 +1,4 @@
-// Shared by the three launches of latent_attention_mma_sm90.cu: the call, the workspace, and how the keys of a row are split.
+// Shared by the three launches of latent_attention_mma_sm90.cu: parameters, workspace, and how the keys of a row are split.
 #pragma once
 #include <cuda_bf16.h>
 
@@ -12,21 +12,21 @@ using Bf16 = __nv_bfloat16;
 
 constexpr int kWarp = 32;
 constexpr uint32_t kAllLanes = 0xffffffffu;
-constexpr int kPanel = 64;       // columns in a 128-byte row of shared memory
+constexpr int kPanel = 64;       // columns in 128 bytes, a row of a panel in shared memory
 constexpr int kHeads = 64;       // heads per CTA of attend()
 constexpr int kTileKeys = 64;    // keys per tile
-constexpr int kMostSplits = 32;  // splits per row; each lane takes one
+constexpr int kMostSplits = 32;  // splits per row; one per lane
 constexpr int kMostRope =
-    kPanel;  // a row of the workspace has this many columns after the rank; zeros past `rope`
+    kPanel;  // columns of a workspace row after the first `rank`; zeros past `rope`
 
-// One split of one head of one row, without its latent. The latent is written only if state is kSomeKeys.
+// Partial result of one split of one head of one row, except its latent, which is written only if state is kSomeKeys.
 struct alignas(16) Part {
-  float largest, sum;  // largest: the largest score, in base 2; sum: of the weights relative to it
+  float largest, sum;  // the largest score, in base 2; the sum of weights relative to it
   int state, unused;
 };
 constexpr int kNobody = -1, kNoKeys = 0, kSomeKeys = 1;
 
-// Row strides are in elements.
+// Parameters of all three launches. Strides of rows are in elements.
 struct Parameters {
   const Bf16 *q, *kv_b, *cache;
   const int32_t *page_table, *q_begin, *kv_len;
@@ -34,23 +34,23 @@ struct Parameters {
   int64_t q_stride, y_stride;
   int64_t first, rows;  // rows of this call
   int64_t sequences, pages, pages_per_seq;
-  int rows_of_cta;  // maximum number of rows of one sequence that a CTA of attend() takes
+  int rows_of_cta;  // most rows of one sequence that a CTA of attend() handles
   tile::Divisor page_size;
   int heads, nope, rope, v_dim, splits;
-  int fewest_tiles;  // minimum number of tiles of a split, unless the row has fewer
+  int fewest_tiles;  // minimum number of tiles per split
   float scale;       // includes log2(e)
   Bf16* queries;     // [rows, heads, rank + kMostRope]
   Bf16* latents;     // [rows, heads, splits, rank], columns in the order of stored_column()
   Part* parts;       // [rows, heads, splits]
 };
 
-// Partial latents are permuted so that a thread stores 16 bytes of its accumulators at once: among 32 columns, chunk c holds columns
-// 8 j + 2 c and 8 j + 2 c + 1, for j from 0 to 3. Returns the column of the first element of pair j of a chunk.
+// The columns of partial latents are permuted, so that a thread stores 16 bytes of its accumulators at once: within 32
+// columns, chunk c has columns 8 j + 2 c and 8 j + 2 c + 1 for j = 0 to 3. Returns the first column of pair j of a chunk.
 __device__ __forceinline__ int stored_column(int chunk, int j) {
   return chunk / 4 * 32 + 8 * j + chunk % 4 * 2;
 }
 
-// The keys of a split. They depend only on the row's position and the configuration, not on the rest of the step.
+// The keys of a split. They depend only on the row's position and on the configuration, not on the rest of the step.
 struct Span {
   int begin, end;
 };

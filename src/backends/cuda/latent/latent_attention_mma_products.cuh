@@ -1,5 +1,5 @@
-// The first and the third launch of latent_attention_mma_sm90.cu: products with a head's weights. Both load weights before they wait for
-// the previous launch.
+// The first and the third launch of latent_attention_mma_sm90.cu: products with the
+// weights of a head. Both load weights before the wait for the previous launch.
 #pragma once
 #include "backends/cuda/attention/rows.cuh"
 #include "backends/cuda/latent/latent_attention_mma_call.cuh"
@@ -12,16 +12,16 @@ namespace sluice::cuda::latent_mma {
 
 constexpr int kAbsorbThreads = 128, kAbsorbColumns = 128, kAbsorbRows = 64;  // per CTA
 constexpr int kTokens = 16;                                                  // tokens per product
-constexpr int kMostNope = 256;  // rows of K in shared memory: 64 KiB
+constexpr int kMostNope = 256;  // most rows of K_h in shared memory: 64 KiB
 
-// Shared memory of absorb(): two panels of 64 columns of K, and kTokens rows of a, each with 16 bytes of padding.
+// Shared memory of absorb(): two panels of 64 columns of K_h, and kTokens rows of a (queries), which are padded by 16 bytes.
 constexpr size_t absorb_bytes(int64_t nope) {
   return static_cast<size_t>(nope) * 2 * tile::kSwizzledRowBytes +
          kTokens * (static_cast<size_t>(nope) + 8) * 2;
 }
 
-// Computes a K_h, rounded to bf16. A CTA takes 128 columns of one head; the CTA of the first columns also copies b after the last column.
-// Grid: heads along x, columns along y, rows along z.
+// Computes a K_h, rounded to bf16. A CTA handles 128 columns of one head; the CTA of the first columns also
+// copies b (the rope part) behind the last column. Grid: heads along x, columns along y, rows along z.
 __global__ void __launch_bounds__(kAbsorbThreads) absorb(const __grid_constant__ Parameters p, int rank) {
   extern __shared__ __align__(1024) uint8_t shared[];
   const int own = static_cast<int>(threadIdx.x), lane = own % kWarp, warp = own / kWarp;
@@ -46,7 +46,7 @@ __global__ void __launch_bounds__(kAbsorbThreads) absorb(const __grid_constant__
   for (int64_t first = begin; first < end; first += kTokens) {
     const int tokens = static_cast<int>(min(end - first, int64_t{kTokens}));
     const Bf16* const q = p.q + (p.first + first) * p.q_stride + head * (p.nope + p.rope);
-    __syncthreads();  // a may be overwritten
+    __syncthreads();  // the rows of a may be overwritten
     for (int t = warp; t < kTokens; t += kAbsorbThreads / kWarp) {
       Bf16* const a_row = reinterpret_cast<Bf16*>(shared + 2 * panel_bytes + t * pitch);
       for (int k = lane; k < p.nope; k += kWarp)
@@ -62,7 +62,7 @@ __global__ void __launch_bounds__(kAbsorbThreads) absorb(const __grid_constant__
     }
     tile::wait_copies<0>();
     __syncthreads();
-    float sum[4][4] = {};  // 8 columns each
+    float sum[4][4] = {};  // for 8 columns each
     for (int k = 0; k < p.nope; k += 16) {
       const uint32_t at = a + lane / 4 * pitch + 2 * k + lane % 4 * 4;
       const uint32_t rows[4] = {tile::load_shared_word(at), tile::load_shared_word(at + 8 * pitch),
@@ -89,20 +89,20 @@ __global__ void __launch_bounds__(kAbsorbThreads) absorb(const __grid_constant__
   }
 }
 
-constexpr int kProjectThreads = 512, kProjectRows = 8, kValueRows = 128;  // rows of V_h per pass
+constexpr int kProjectThreads = 512, kProjectRows = 8, kValueRows = 128;  // kValueRows: rows of V_h per pass
 constexpr int kPartsAtOnce = 8;
 
-// Shared memory of project(). The row pitch, modulo the 128 bytes of all banks, is 64 bytes for latents and 16 bytes for sums.
+// Shared memory of project(). Row pitches are 64 bytes (latents) and 16 bytes (sums) modulo the 128 bytes of all banks.
 template <int kRank>
 struct ProjectScratch {
-  Bf16 latent[2][kProjectRows][kRank + kPanel / 2];  // the sum of two bf16 terms
-  float sum[2][kProjectRows][kValueRows + 4];        // each over half of the rank
-  float share[kProjectRows][kMostSplits];            // the factor of a split's latent
-  uint32_t some[kProjectRows];                       // splits that have keys
-  int owned[kProjectRows];                           // the row belongs to a sequence
+  Bf16 latent[2][kProjectRows][kRank + kPanel / 2];  // as a sum of two bf16 terms
+  float sum[2][kProjectRows][kValueRows + 4];        // [half]: the sum over this half of the rank
+  float share[kProjectRows][kMostSplits];            // factor on a split's latent
+  uint32_t some[kProjectRows];                       // mask of the splits with keys
+  int owned[kProjectRows];                           // true if the row belongs to a sequence
 };
 
-// Computes the factors of the splits of one row of one head. Called by a warp; each lane takes a split.
+// Computes the factors on the splits of one row and head. Called by a warp; a lane handles a split.
 template <int kRank>
 __device__ __forceinline__ void weigh_splits(const Parameters& p, int64_t row, int head, int slot,
                                              ProjectScratch<kRank>& scratch) {
@@ -124,7 +124,7 @@ __device__ __forceinline__ void weigh_splits(const Parameters& p, int64_t row, i
   if (lane == 0) scratch.some[slot] = with_keys, scratch.owned[slot] = owned != 0;
 }
 
-// Joins the splits of all rows into latents; zeros for rows without keys.
+// Adds up the splits' latents for all rows; zeros for rows without keys.
 template <int kRank>
 __device__ __forceinline__ void join_splits(const Parameters& p, int64_t first, int head,
                                             ProjectScratch<kRank>& scratch) {
@@ -165,7 +165,7 @@ __device__ __forceinline__ void join_splits(const Parameters& p, int64_t first, 
   }
 }
 
-// Loads weights. Avoids ld.global.nc, which ptxas moves after the wait for the previous launch.
+// Loads weights. Not by ld.global.nc, which ptxas would move after the wait for the previous launch.
 __device__ __forceinline__ uint4 load_weights(const Bf16* from) {
   uint4 v;
   asm volatile("ld.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
@@ -174,8 +174,8 @@ __device__ __forceinline__ uint4 load_weights(const Bf16* from) {
   return v;
 }
 
-// Multiplies V_h by the latents of 8 rows. A CTA takes one head and loops over V_h by 128 rows; a warp takes 16 of them and half of the rank.
-// Grid: heads along x, rows along y.
+// Multiplies V_h by the latents of 8 rows. A CTA handles one head and loops over V_h, 128 rows at
+// a time; a warp handles 16 of these rows and half of the rank. Grid: heads along x, rows along y.
 template <int kPanels>
 __global__ void __launch_bounds__(kProjectThreads, 1) project(const __grid_constant__ Parameters p) {
   constexpr int kRank = 2 * kPanels * kPanel, kLoads = 2 * kPanels;  // loads of 32 columns for half of a row
@@ -224,10 +224,10 @@ __global__ void __launch_bounds__(kProjectThreads, 1) project(const __grid_const
       const int slot = i / kValueRows, d = i % kValueRows;
       if (!scratch.owned[slot] || begin + d >= p.v_dim) continue;
       p.y[(p.first + first + slot) * p.y_stride + static_cast<int64_t>(head) * p.v_dim + begin + d] =
-          // Without keys the result is zero, even where an infinite weight would give NaN.
+          // Without keys the result is zero, also where an infinite weight would give NaN.
           __float2bfloat16_rn(scratch.some[slot] ? scratch.sum[0][slot][d] + scratch.sum[1][slot][d] : 0.f);
     }
-    __syncthreads();  // the sums may be overwritten
+    __syncthreads();  // scratch.sum may be overwritten
   }
 }
 

@@ -1,23 +1,22 @@
-// Latent attention on tensor cores, in three launches: queries times the key matrices, partial results for
-// splits of the keys, and the sum of the partial results times the value matrices. A CTA of the second launch
-// takes one split of the keys, and 64 heads of one row (mma_sm90), or all heads of several rows of one
-// sequence, up to 64 heads in total (mma_rows_sm90: latent_attention_mma_attend.cuh).
-// latent_attention_mma_products.cuh has the products with weights.
+// Latent attention on tensor cores, in three launches: queries times the key matrices; partial
+// results for splits of the keys; the sums of the partial results times the value matrices. A
+// CTA of the second launch handles one split of the keys, for 64 heads of one row (mma_sm90), or
+// for all heads of several rows of one sequence, up to 64 heads in total (mma_rows_sm90); see
+// latent_attention_mma_attend.cuh. latent_attention_mma_products.cuh has the other two launches.
 //
-// Wins    wherever it accepts the problem: for 64 heads a latent comes from memory once, as key and as value,
-//         and wgmma multiplies it. One row of DeepSeek V3 at context 1024 takes 22 us; the previous f32
-//         kernel took 173 us (docs/lab/cuda-latent-attention.md). mma_rows_sm90 wins with up to 32 heads
-//         where sequences have several rows, in prompts and in steps that verify drafts: 8 sequences of 4
-//         rows of Moonlight at context 1024 take 25 us against 33 us of mma_sm90 (latent_candidates.csv).
+// Wins    wherever it accepts the problem: 64 heads read a latent from memory once, as key and as value, and multiply it by wgmma.
+//         One row of DeepSeek V3 at context 1024 takes 22 us; the previous f32 kernel took 173 us (docs/lab/cuda-latent-attention.md).
+//         mma_rows_sm90 is the faster of the two with up to 32 heads if sequences have several rows, in prompts and in steps that verify
+//         drafts: 8 sequences of 4 rows of Moonlight at context 1024 take 25 us against 33 us (latent_candidates.csv).
 // Loses   to FlashMLA from 32 sequences of one row of DeepSeek V3 on: 90 us against 58 us at context 1024 (latent.csv). By arithmetic a
-//         tile of 64 keys takes some 3500 clocks, 1700 of them for scores, because 64 x 32 products wait for operands. With fewer than
-//         64 heads and one row, part of each product is wasted; mma_rows_sm90 then loses to mma_sm90 by 0.3 to 4.5 us.
-// Limits  bf16; a rank of 128, 256 or 512, rope up to 64, nope up to 256. The workspace holds 96 MiB of rows at a time, so many rows are
-//         several calls. The configuration and a row's own position decide how its keys are split, not the batch or the page table. In
-//         mma_rows_sm90 the position of the CTA's last row decides for all its rows.
-//         a', weights and partial latents are rounded to bf16 once each; weights are summed before that.
-//         At a rank of 512: attend has 231056 bytes of shared memory and 191 registers, so 256 threads per SM; project 26624 bytes and
-//         128 registers, 512 threads per SM; absorb 37120 bytes (for a nope of 128) and 56 registers. Nothing spills.
+//         tile of 64 keys takes about 3500 clocks, 1700 of them for scores, because 64 x 32 products wait for operands. With fewer than
+//         64 heads and one row per sequence, part of each product is wasted; there mma_rows_sm90 is 0.3 to 4.6 us slower than mma_sm90.
+// Limits  bf16; a rank of 128, 256 or 512, rope up to 64, nope up to 256. The workspace has room for 96 MiB of rows, so many rows take
+//         several calls. How a row's keys are split depends on the configuration and on the row's own position, not on the batch or the
+//         page table. In mma_rows_sm90 the position of the CTA's last row counts for all its rows.
+//         Rounded to bf16 once each: a K_h, weights (after they are summed), and partial latents.
+//         At a rank of 512: attend uses 231056 bytes of shared memory and 191 registers, so 256 threads fit on an SM; project 26624 bytes
+//         and 128 registers, 512 threads; absorb 37120 bytes (for a nope of 128) and 56 registers. Nothing spills.
 // Source  original; the online softmax is Milakov and Gimelshein (2018). The contract is ops/latent_attention.h.
 #include "backends/cuda/card.h"
 #include "ops/latent_attention.h"
@@ -27,14 +26,14 @@ namespace {
 
 using Problem = LatentAttention::Problem;
 
-// Sizes that the descriptor shares with the kernels; static_asserts below check them.
+// Sizes that the descriptor shares with the kernels. The static_asserts below compare them.
 constexpr int64_t kSplitsMost = 32, kTile = 64, kGroupHeads = 64, kRopeMost = 64, kNopeMost = 256,
                   kPartBytes = 16;
-// Configurations: the minimum number of key tiles per split.
+// One configuration for each of these minimum numbers of key tiles per split.
 constexpr int kFewestTiles[] = {1, 2, 4, 16, 64};
 
 struct Layout {
-  int64_t splits;           // maximum number of splits of a row
+  int64_t splits;           // most splits of a row
   int64_t row_bytes, rows;  // bytes of workspace per row; rows per call
 };
 Layout layout_of(const Problem& p, int fewest_tiles) {
@@ -66,7 +65,7 @@ Refusal supports(const Problem& p, const DeviceInfo& d) {
 
 int64_t parts_of(int64_t size, int64_t of) { return (size + of - 1) / of; }
 
-// Rows of one sequence whose heads a CTA takes together.
+// Rows of one sequence whose heads a CTA of mma_rows_sm90 handles together.
 int64_t rows_of_cta(const Problem& p) { return std::max<int64_t>(kGroupHeads / p.heads, 1); }
 
 Refusal supports_rows(const Problem& p, const DeviceInfo& d) {
@@ -75,7 +74,7 @@ Refusal supports_rows(const Problem& p, const DeviceInfo& d) {
   return r;
 }
 
-// CTAs of one split. Assumes that sequences have rows_max rows, or many rows if there is no rows_max.
+// Number of CTAs per split. Assumes sequences of rows_max rows, or if rows_max is unknown, one long sequence.
 int64_t groups_of(const Problem& p, bool rows) {
   if (!rows) return p.tokens * parts_of(p.heads, kGroupHeads);
   const int64_t each = rows_of_cta(p);
@@ -83,8 +82,8 @@ int64_t groups_of(const Problem& p, bool rows) {
   return parts_of(p.tokens, p.rows_max) * parts_of(p.rows_max, each);
 }
 
-// A model, not fitted: rounds of splits, whose tiles take some 1.8 us after a start of 2.5 us, plus partial results written and read once.
-// Counts the whole page table of a sequence as keys.
+// A model that is not fitted: rounds of splits, which take 2.5 us to start and about 1.8 us per tile, plus
+// the time to write and read the partial results once. Every sequence is assumed to fill its page table.
 double cost_us(const Problem& p, const DeviceInfo& d, const Layout& l, int fewest_tiles, bool rows) {
   constexpr double kTileUs = 1.8, kStartUs = 2.5, kFindUs = 0.5;
   const int64_t tiles = parts_of(p.pages_per_seq * p.page_size, kTile),
@@ -162,7 +161,7 @@ namespace {
 using namespace latent_mma;
 
 static_assert(kSplitsMost == kMostSplits && kTile == kTileKeys && kGroupHeads == kHeads);
-// Enough shared memory that no second CTA fits on the SM (tile/dependent.cuh).
+// So much shared memory that no second CTA fits on the SM (tile/dependent.cuh).
 constexpr size_t kAloneBytes = size_t{116} << 10;
 
 static_assert(kRopeMost == kMostRope && kNopeMost == kMostNope && kPartBytes == sizeof(Part));
@@ -179,7 +178,7 @@ Status launch_rows(const Problem& p, const Parameters& parameters, bool rows, St
       .block = {kAbsorbThreads, 1, 1},
       .shared_bytes = alone ? std::max(absorb_bytes(p.nope), kAloneBytes) : absorb_bytes(p.nope)};
   SLUICE_TRY(launch(kName, absorb, first, stream, parameters, static_cast<int>(p.rank)));
-  // Each sequence, and the rows before and after all of them, may have a group that is not full.
+  // There may be an incomplete group in every sequence, before the first sequence and after the last.
   const int64_t most = parameters.rows / parameters.rows_of_cta + p.sequences + 2;
   const int64_t of_rows = rows ? std::min(parameters.rows, most) : parameters.rows;
   const Launch second{.grid = {static_cast<unsigned>(parameters.splits), count(p.heads, kHeads),
@@ -227,7 +226,7 @@ Status Launcher::enqueue(const Problem& p, std::span<const KernelLaunch> launche
                         .queries = queries,
                         .latents = latents,
                         .parts = reinterpret_cast<Part*>(latents + l.rows * p.heads * l.splits * p.rank)};
-  // Divides the rows into calls of about equal size.
+  // Divides the rows into calls with about the same number of rows.
   const int64_t calls = (p.tokens + l.rows - 1) / l.rows, each = (p.tokens + calls - 1) / calls;
   for (; parameters.first < p.tokens; parameters.first += each) {
     parameters.rows = std::min(each, p.tokens - parameters.first);

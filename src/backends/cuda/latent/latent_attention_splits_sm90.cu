@@ -1,10 +1,10 @@
-// Latent attention in three launches: queries times the key matrices, partial results for fixed splits of the keys, and the sum of the
-// partial results times the value matrices. A CTA of the second launch takes sixteen heads of one row; the heads share a tile of latents.
+// Latent attention in three launches: queries times the key matrices; partial results for fixed splits of the keys; the sums of the
+// partial results times the value matrices. A CTA of the second launch handles sixteen heads of one row, which share a tile of latents.
 //
-// Wins    problems that latent_attention_mma_sm90 refuses. One row of 128 heads has 128 CTAs from 4096 keys on.
+// Wins    problems that latent_attention_mma_sm90 refuses. From 4096 keys on, one row of 128 heads has 128 CTAs.
 // Loses   wherever latent_attention_mma_sm90 accepts, because all products are f32 FMAs.
-// Limits  none beyond the contract; 16-byte accesses if sizes and addresses allow them. The workspace holds 64 MiB of rows at a
-//         time, so many rows are several calls. The splits depend only on the number of keys that a sequence's pages hold.
+// Limits  none beyond the contract; 16-byte accesses if sizes and addresses allow them. The workspace has room for 64 MiB of rows, so
+//         many rows take several calls. The splits depend only on the number of keys that the pages of a sequence can hold.
 // Source  original; the online softmax is Milakov and Gimelshein (2018). The contract is ops/latent_attention.h.
 #include "backends/cuda/card.h"
 #include "ops/latent_attention.h"
@@ -16,8 +16,8 @@ using Problem = LatentAttention::Problem;
 
 constexpr int64_t kTile = 32;  // keys
 
-// How the keys of a sequence and the rows of the problem are divided. A partial result is a latent, the largest score, the sum of
-// weights and the number of keys.
+// How the keys of a sequence, and the rows of the problem, are divided. A partial
+// result is a latent, the largest score, the sum of weights, and the number of keys.
 struct Splits {
   int64_t keys, count;       // keys per split; splits per row
   int64_t row_floats, rows;  // workspace per row; rows per call
@@ -42,7 +42,7 @@ Refusal supports(const Problem&, const DeviceInfo& d) {
   return r;
 }
 
-// A model, not fitted: the second launch multiplies at about a third of the SMs' f32 rate.
+// A model that is not fitted: the second launch multiplies at about a third of the SMs' f32 rate.
 double cost_us(const Problem& p, const DeviceInfo& d) {
   const double calls = std::ceil(static_cast<double>(p.tokens) / static_cast<double>(splits_of(p).rows));
   return calls * 3 * kRampUs + LatentAttention::bytes(p) / d.mem_bytes_per_us +
@@ -84,8 +84,8 @@ using namespace latent;
 
 constexpr int kRows = 4;  // rows that share loads of weights
 
-// Computes a K_h for kRows rows, and copies b after it. A CTA takes one head; rows of threads share the rows of K_h. N: adjacent columns.
-// Shared memory: a of the rows, then the sums of all threads.
+// Computes a K_h for kRows rows, and copies b (the rope part) behind it. A CTA handles one head; rows of threads divide
+// the rows of K_h. N: adjacent columns per thread. Shared memory: the rows of a (queries), then the sums of all threads.
 template <int N, class X, class W>
 __global__ void __launch_bounds__(kThreads) absorb(const __grid_constant__ Parameters p) {
   extern __shared__ uint4 shared[];
@@ -110,7 +110,7 @@ __global__ void __launch_bounds__(kThreads) absorb(const __grid_constant__ Param
   __syncthreads();
   const W* const keys =
       static_cast<const W*>(p.kv_b) + static_cast<int64_t>(head) * (p.nope + p.v_dim) * p.rank;
-  int columns = 1;  // threads in a row, which take adjacent columns
+  int columns = 1;  // threads per row of threads; they handle adjacent columns
   while (columns < groups && columns < kThreads) columns *= 2;
   const int lanes = kThreads / columns, lane = own / columns;
   for (int begin = 0; begin < groups; begin += columns) {
@@ -149,10 +149,10 @@ __global__ void __launch_bounds__(kThreads) absorb(const __grid_constant__ Param
 // Shared memory of finish(), besides the latents [kRows][rank].
 struct Joined {
   int64_t sequence[kRows];
-  float total[kRows];  // sums of weights; 0 if there are no keys
+  float total[kRows];  // sum of weights; 0 if there are no keys
 };
 
-// Sums the splits of kRows rows of one head; zeros for rows without a sequence.
+// Adds up the splits of kRows rows of one head; zeros for rows without a sequence.
 __device__ __forceinline__ void join(const Parameters& p, int64_t first, int head, Joined& joined,
                                      float* latents) {
   for (int r = 0; r < kRows; ++r) {
@@ -179,7 +179,7 @@ __device__ __forceinline__ void join(const Parameters& p, int64_t first, int hea
   }
 }
 
-// Multiplies V_h by the latents of kRows rows. A CTA takes one head, a warp takes one row of V_h. N: adjacent columns.
+// Multiplies V_h by the latents of kRows rows. A CTA handles one head; a warp handles one row of V_h. N: adjacent columns per thread.
 template <int N, class X, class W>
 __global__ void __launch_bounds__(kThreads, 2) finish(const __grid_constant__ Parameters p) {
   extern __shared__ uint4 shared[];

@@ -5,7 +5,7 @@
 
 namespace sluice::cuda {
 
-// The operands that tensor cores need, with weights loaded by TMA.
+// Adds the conditions of kernels on tensor cores whose weights are loaded by TMA.
 inline void need_linear_operands(Refusal& r, const Linear::Problem& p, const DeviceInfo& d) {
   need_sm90(r, d);
   need_type(r, "x", p.x, DType::kBF16, "operand of tensor cores");
@@ -20,7 +20,7 @@ inline void need_linear_operands(Refusal& r, const Linear::Problem& p, const Dev
 
 inline int64_t linear_parts(int64_t size, int64_t of) { return (size + of - 1) / of; }
 
-// The differences between the descriptors of the kernels with tensor cores. Launcher: see enqueue_config_of().
+// What differs between the descriptors of the kernels on tensor cores. Launcher: as for enqueue_config_of().
 struct LinearCard {
   std::string_view name;
   Refusal (*supports)(const Linear::Problem&, const DeviceInfo&);
@@ -50,16 +50,16 @@ constexpr Candidate<Linear> linear_candidate(const LinearCard& card) {
 
 namespace sluice::cuda {
 
-// An element of an f32 or bf16 array as raw bits: no instruction waits for the load before value(). The load
-// is inline assembly, because the compiler waits for a load inside a branch at the end of the branch. The two
-// loads have separate registers: loads into the same register wait for each other, even if a predicate lets
-// only one of them run.
+// An element of an f32 or bf16 array as raw bits, so that no instruction waits for the
+// load before value(). The load is in assembly, because the compiler waits for a load
+// inside a branch at the end of the branch. The two loads have separate registers: loads
+// to the same register would wait for each other, even if only one of them is executed.
 struct RawElement {
-  uint32_t half = 0, word = 0;  // at least one of them stays zero
+  uint32_t half = 0, word = 0;  // the other one is zero
 
   __device__ __forceinline__ float value() const { return __uint_as_float(half << 16 | word); }
 };
-// Zero if `in` is false.
+// Loads element `at`, or zero if `in` is false.
 __device__ __forceinline__ RawElement load_raw(const void* array, int64_t at, bool f32, bool in) {
   RawElement raw;
   asm volatile(
@@ -75,7 +75,7 @@ __device__ __forceinline__ RawElement load_raw(const void* array, int64_t at, bo
       : "memory");
   return raw;
 }
-// Four adjacent elements, one aligned vector: four words of f32, or two words of bf16 pairs.
+// The same for four adjacent elements, which are one aligned vector: four words of f32, or two words of bf16 pairs.
 __device__ __forceinline__ uint4 load_raw_four(const void* array, int64_t at, bool f32, bool in) {
   uint4 v = {};
   asm volatile(
@@ -91,7 +91,7 @@ __device__ __forceinline__ uint4 load_raw_four(const void* array, int64_t at, bo
       : "memory");
   return v;
 }
-// Two adjacent elements: two words of f32, or a bf16 pair in the first word.
+// The same for two adjacent elements: two words of f32, or a bf16 pair in the first word.
 __device__ __forceinline__ uint2 load_raw_two(const void* array, int64_t at, bool f32, bool in) {
   uint2 v = {};
   asm volatile(
@@ -118,7 +118,7 @@ __device__ __forceinline__ void add_raw_four(float (&to)[4], const uint4& raw, b
   to[3] += __uint_as_float(f32 ? raw.w : raw.y & 0xffff0000u);
 }
 
-// bias, residual and y: the operands of the epilogue.
+// The operands of the epilogue: bias, residual and y.
 struct LinearOutput {
   const void *bias, *residual;  // may be null
   void* y;
@@ -127,9 +127,9 @@ struct LinearOutput {
   bool bias_f32;  // otherwise bf16
   bool y_f32;     // type of y and of the residual; otherwise bf16
   bool
-      wide;  // four adjacent elements of y and of the residual, from a multiple of four on, are one aligned vector
+      wide;  // four adjacent elements of y, and of the residual, are one aligned vector if the first is at a multiple of four
 
-  // A raw bias as returned by tile::load_weight(). It is for kernels on tensor cores: their biases are bf16, like their weights.
+  // A bias as raw bits (tile::load_weight()). For kernels on tensor cores, whose biases are bf16 like their weights.
   __device__ __forceinline__ uint32_t raw_bias_of(int feature, bool in = true) const {
     return tile::load_weight(static_cast<const __nv_bfloat16*>(bias) + feature,
                              in && bias && feature < features);
@@ -153,7 +153,7 @@ struct LinearOutput {
     else
       static_cast<__nv_bfloat16*>(y)[at] = __float2bfloat16_rn(value);
   }
-  // Stores two or four adjacent features of y as one vector. The token and the features are in bounds.
+  // Stores two or four adjacent features of y as one vector. The token and the features must be in bounds.
   template <int N>
   __device__ __forceinline__ void store_together(int64_t token, int feature, const float (&value)[N]) const {
     const int64_t to = token * y_stride + feature;
@@ -162,15 +162,15 @@ struct LinearOutput {
     else
       tile::store(static_cast<__nv_bfloat16*>(y) + to, value);
   }
-  // Stores sum + residual of four adjacent features to y; skips features out of bounds.
+  // Stores sum + residual of four adjacent features to y, except features out of bounds.
   __device__ __forceinline__ void finish_four(int64_t token, int feature, const float (&sum)[4]) const {
 #pragma unroll
     for (int i = 0; i < 4; ++i) store(token, feature + i, sum[i] + residual_of(token, feature + i));
   }
 };
 
-// Biases of kCount features: groups of kTogether adjacent features, kApart between groups. They are loaded
-// before the products of a tile, so that the epilogue does not wait for them.
+// Biases of kCount features: groups of kTogether adjacent features, whose first features are kApart
+// apart. They are loaded before the products of a tile, so that the epilogue does not wait for them.
 template <int kCount, int kApart, int kTogether = 1>
 struct RawBiases {
   uint32_t of[kCount];

@@ -1,11 +1,11 @@
-// The output layer of greedy decoding: tiles of logits (linear_tile.cuh) that never leave their CTAs. A CTA writes only a peak for each
-// 64 logits of a row: the largest logit, its index, and the sum of exponentials relative to it. A second launch reduces the peaks
-// of a row to its token.
+// The output layer of greedy decoding: tiles of logits (linear_tile.cuh) that are not written to
+// memory. For 64 logits of a row a CTA writes one peak: the largest logit, its index, and the sum
+// of exponentials relative to it. A second launch reduces the peaks of a row to the row's token.
 //
 // Wins    steps of greedy rows, because logits (four bytes each) are neither written nor read: a step of gpt-oss-20b on an H100 takes
-//         1598 us instead of 1607 at one sequence, 8962 instead of 9089 at 256 (docs/lab/cuda-step-launches.md).
-// Loses   rows that are not greedy: Linear and Sample process them as separate kernels.
-// Limits  see supports(). A sum runs from the first k to the last, whatever the tile, as in linear_tile_sm90.
+//         1598 us instead of 1607 at one sequence, 8962 us instead of 9089 at 256 (docs/lab/cuda-step-launches.md).
+// Loses   never: it computes greedy rows only. For other rows, Linear and Sample run as separate kernels.
+// Limits  see supports() below. A sum is added up from the first k to the last, whatever the tile, as in linear_tile_sm90.
 // Bytes   w once for each tile of rows; 16 bytes per 64 features of a row, written and read.
 // Source  original; the contract is ops/linear_argmax.h.
 #include <iterator>
@@ -40,7 +40,7 @@ Refusal supports(const Problem& p, const DeviceInfo& d) {
 }
 
 std::vector<Config> configs(const Problem& p, const DeviceInfo& d) {
-  // Not fitted: the time of the second launch and its reads of peaks.
+  // Time of the second launch and of its reads of the peaks. Not fitted.
   const double answer_us = 1.5 + 2.0 * static_cast<double>(peaks_bytes(p)) / d.mem_bytes_per_us;
   std::vector<Config> out;
   for (Config& c : linear_tile_configs(LinearArgmax::linear(p), d)) {
@@ -90,8 +90,8 @@ namespace {
 
 using draw::kLog2E, draw::power_of_two;
 
-// The peak of some logits of a row: the largest logit, its index (the lowest among equals), and the sum of e^(logit - largest). A
-// NaN or a missing logit counts as -inf and adds nothing.
+// The peak of some logits of a row: the largest, its index (the lowest if several are equal), and
+// the sum of e^(logit - largest). NaN and features out of bounds count as -inf and add nothing.
 struct alignas(16) Peak {
   float largest;
   int at;
@@ -109,7 +109,7 @@ __device__ __forceinline__ Peak peak_of(float first, int at, float second, int s
   const float largest = later ? second : first, other = later ? first : second;
   return {largest, later ? second_at : at, largest > -INFINITY ? 1.f + beside(other, largest) : 0.f};
 }
-// Symmetric in every bit: two lanes that exchange peaks get the same result.
+// merged(a, b) and merged(b, a) have the same bits, so two lanes that exchange peaks get the same result.
 __device__ __forceinline__ Peak merged(const Peak& a, const Peak& b) {
   const bool takes_b = b.largest > a.largest || (b.largest == a.largest && b.at < a.at);
   const float largest = fmaxf(a.largest, b.largest), least = fminf(a.largest, b.largest);
@@ -121,8 +121,8 @@ __device__ __forceinline__ Peak exchanged(const Peak& p, int mask) {
           __shfl_xor_sync(~0u, p.sum, mask)};
 }
 
-// Reduces kCount rows' peaks of a lane over the eight lanes that differ in bits 2 to 4. Each exchange step halves the rows that a lane
-// keeps, so lane l ends with row l / 4 of eight rows, or l / 8 of four.
+// Reduces the peaks of kCount rows over the eight lanes that differ in bits 2 to 4 of their index. Every
+// exchange halves the rows that a lane keeps, so lane l ends with row l / 4 (kCount = 8) or l / 8 (kCount = 4).
 template <int kCount>
 __device__ __forceinline__ Peak fold(Peak (&peak)[kCount]) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
@@ -150,7 +150,7 @@ template <class C>
 struct PeakFinish {
   static constexpr int kOfLane = C::kN >= 32 ? 8 : 4, kRows = 4 * kOfLane, kRounds = C::kN / kRows;
   static_assert(C::kN % kRows == 0);
-  // Peaks of the four warps of a warpgroup. Rounds alternate between two buffers.
+  // Peaks of the four warps of a warpgroup. Rounds use two buffers alternately.
   struct PeakBuffer {
     float largest[4][kRows];
     int at[4][kRows];
@@ -178,7 +178,7 @@ struct PeakFinish {
       const int q = lane * kOfLane / 32, row = 8 * (q / 2) + 2 * (lane % 4) + q % 2;
       PeakBuffer& buffer = buffers[round % 2];
       buffer.largest[warp][row] = own.largest, buffer.at[warp][row] = own.at, buffer.sum[warp][row] = own.sum;
-      // One barrier per round is enough: a thread reads a buffer before it arrives here again, and the buffer is reused only after that.
+      // One barrier per round is enough: a thread reads a buffer before it arrives here the next time, and that buffer is written only after this arrival.
       tile::sync_threads<128>(barrier);
       const int token = to.token + round * kRows + lane;
       if (warp != round % 4 || lane >= kRows || token >= out.tokens) continue;
@@ -189,7 +189,7 @@ struct PeakFinish {
       all.at += to.feature;
       peaks[static_cast<int64_t>(to.feature / kPeakFeatures) * out.tokens + token] = all;
     }
-    tile::sync_threads<128>(barrier);  // the next tile writes to the first buffer
+    tile::sync_threads<128>(barrier);  // the next tile begins with the first buffer
   }
 };
 
@@ -231,7 +231,7 @@ __global__ void __launch_bounds__(C::kThreads, C::kNarrow ? 2 : 1)
   }
 }
 
-// Reduces a row's peaks, which lie `tokens` apart, to its token and log probability: one CTA per row.
+// Reduces the peaks of a row (`tokens` apart) to the row's token and log probability, with one CTA per row.
 constexpr int kAnswerThreads = 512, kAnswerWarps = kAnswerThreads / 32, kAtOnce = 8;
 __global__ void __launch_bounds__(kAnswerThreads)
     answer_of_peaks(const Peak* peaks, int blocks, int tokens, int32_t* token, float* logprob) {
@@ -295,7 +295,7 @@ Status Launcher::enqueue(const Problem& p, std::span<const KernelLaunch> launche
   CUtensorMap w, x;
   SLUICE_TRY(tile::map_rows(w, a.w, kind.features()));
   SLUICE_TRY(tile::map_rows(x, a.x, kind.n));
-  LinearOutput out{};  // only the sizes are set
+  LinearOutput out{};  // the kernel uses only the sizes
   out.tokens = static_cast<int>(p.tokens), out.features = static_cast<int>(p.features);
   const LinearTileParameters parameters = linear_tile_parameters(linear, tile, out);
   auto* const peaks = reinterpret_cast<Peak*>(workspace.data);

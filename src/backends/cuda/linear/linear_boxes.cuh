@@ -1,10 +1,10 @@
-// How tiles of 128 features x more than 64 rows are stored to a bf16 y (linear_tile.cuh): by TMA, in boxes of 16 or 32 rows x 64
-// features.
+// How tiles of 128 features x more than 64 rows store a bf16 y
+// (linear_tile.cuh): by TMA, in boxes of 16 or 32 rows x 64 features.
 //
-// Each consumer warpgroup has a few boxes in shared memory, and a warp of the producer's warpgroup serves them. The serving warp loads
-// the residual into a box ahead of time, also for the next tile while this tile is multiplied. The consumers add their sums and
-// biases in place. Then the serving warp stores the box to y and refills it after the store has read it. So a consumer never waits for
-// memory between two tiles.
+// Each consumer warpgroup has a few boxes in shared memory. One warp of the producer's warpgroup (the box
+// warp) moves them. It loads the residual into a box ahead of time, for the next tile already while this
+// tile is multiplied. The consumers add their sums and biases in place. Then the box warp stores the box
+// to y and refills it once the store has read it. So consumers never wait for memory between two tiles.
 #pragma once
 #include "backends/cuda/linear/linear_tile_shape.cuh"
 
@@ -22,10 +22,10 @@ template <class C>
 struct LinearBoxes {
   static constexpr int kRows = C::kKind.box_rows(), kBytes = kRows * 128, kAtOnce = C::kKind.boxes(),
                        kOfTile = C::kN / kRows,
-                       kSquares = kRows / 16;  // squares of 16 rows x 16 features, which a warp adds at once
+                       kSquares = kRows / 16;  // squares of 16 rows x 16 features per box; a consumer warp handles one at a time
   static_assert(C::kN % kRows == 0 && kRows % 16 == 0);
 
-  uint32_t boxes, ready, staged;  // addresses of the warpgroup's boxes and of the barriers of its first box
+  uint32_t boxes, ready, staged;  // address of the warpgroup's boxes; addresses of the barriers of its first box
 
   __device__ __forceinline__ LinearBoxes(const LinearTileShared& at, uint32_t base, int group)
       : boxes(base + at.staging + group * C::kStagingBytes),
@@ -37,7 +37,7 @@ struct LinearBoxes {
     tile::barrier_init(reinterpret_cast<uint64_t*>(shared + at.staged) + threadIdx.x, 4);
   }
 
-  // The boxes of a tile that this CTA finishes.
+  // The boxes of a tile whose y this CTA writes.
   struct Own {
     int first, end;
     __device__ __forceinline__ explicit Own(const LinearEights<C>& own)
@@ -45,20 +45,20 @@ struct LinearBoxes {
   };
 
   using Biases = RawBiases<2, 8>;
-  // The first of a lane's two features in a 64-feature tile that begins at `first`.
+  // The first of the lane's two features, in a 64-feature tile that begins at `first`.
   static __device__ __forceinline__ int feature_of_lane(int first) {
     return first + static_cast<int>(threadIdx.x) / 32 % 4 * 16 + static_cast<int>(threadIdx.x) % 32 / 4;
   }
 
-  // Called by a consumer warp: adds the biases and the contents of the boxes to the tile's sums, and leaves the results in the boxes.
-  // The order of the registers is documented in tile/wgmma.cuh. `place`: the next box.
+  // Called by a consumer warp: adds the biases and the contents of the boxes (the residual) to the tile's sums,
+  // and writes the results to the boxes. tile/wgmma.cuh has the order of the registers. place: the next box.
   __device__ __forceinline__ void add(const float (&d)[C::kN / 2], const LinearOutput& out,
                                       const Biases& biases, const LinearEights<C>& eights,
                                       tile::RingPlace& place) const {
     const Own own(eights);
     const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32 % 4;
     const float bias[2] = {biases.value(0), biases.value(1)};
-    // The address that this lane passes: a row in a quarter of a square. The quarters are two groups of 8 features x two of 8 rows.
+    // The lane's address for ldmatrix and stmatrix: a row of one of the four 8 x 8 matrices of a square.
     const uint32_t at = boxes + tile::swizzled(lane / 16 * 8 + lane % 8, (2 * warp + lane / 8 % 2) * 16);
 #pragma unroll
     for (int box = 0; box < kOfTile; ++box) {
@@ -85,7 +85,7 @@ struct LinearBoxes {
     }
   }
 
-  // Advances to the next box of a serving warp. Tiles past the last feature have no boxes.
+  // The next box of a box warp. Tiles past the last feature have no boxes.
   struct Next {
     int tile, box = 0, end = 0;
     LinearTilePlace to{};
@@ -113,7 +113,7 @@ struct LinearBoxes {
     }
   };
 
-  // The warp that serves the boxes of warpgroup `group`.
+  // The loop of the box warp of warpgroup `group`.
   __device__ __forceinline__ void serve(const CUtensorMap& y, const CUtensorMap& residual,
                                         const LinearTileParameters& p, int group,
                                         const LinearTileShare& mine) const {

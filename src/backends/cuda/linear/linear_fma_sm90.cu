@@ -1,10 +1,10 @@
-// A dense layer for problems that tensor cores refuse: f32 operands, the CPU's panels, widths that are not a multiple of 8, rows of x at
-// any address. A CTA computes tiles of 64 features x 64 rows. Both operands pass through shared memory as f32, and a thread has 4 x 4
-// sums.
+// A dense layer for problems that the tensor core kernels refuse: f32 operands, weights in the
+// CPU's panels, widths that are not a multiple of 8, rows of x at any address. A CTA computes tiles
+// of 64 features x 64 rows. Both operands are in shared memory as f32, and a thread has 4 x 4 sums.
 //
 // Wins    problems that no other kernel accepts: f32 x or weights, odd or short widths.
 // Loses   wherever another kernel accepts, because it uses no tensor cores.
-// Limits  none beyond the contract. A sum runs from the first k to the last, so a row's bits do not depend on the batch.
+// Limits  none beyond the contract. A sum is added up from the first k to the last, so the kernel is batch-invariant.
 // Source  original; the contract is ops/linear.h.
 #include "backends/cuda/linear/linear.h"
 
@@ -19,7 +19,7 @@ Refusal supports(const Linear::Problem&, const DeviceInfo& d) {
   return r;
 }
 
-// Not fitted: half of the GPU's FMA rate, and whole rounds of tiles.
+// Not fitted: whole rounds of tiles, at half of the GPU's FMA rate.
 double cost_us(const Linear::Problem& p, const DeviceInfo& d) {
   constexpr double kShare = 0.5, kResident = 4;
   const auto tiles = static_cast<double>(linear_parts(std::max<int64_t>(p.tokens, 1), kTile)) *
@@ -64,10 +64,10 @@ struct Parameters {
 };
 
 constexpr int kThreads = 256, kEach = 4;          // 4 x 4 sums per thread
-constexpr int kPitch = kTile + 4;                 // floats; the padding keeps rows 16-byte aligned
+constexpr int kPitch = kTile + 4;                 // floats; the padding keeps rows aligned to 16 bytes
 constexpr int kLoads = kTile * kStep / kThreads;  // elements of each operand that a thread copies per step
 
-// Copies rows of one operand from global to shared memory, as [k][row]. Zeros past the last row and the last k.
+// Copies rows of one operand from global to shared memory, transposed to [k][row]. Zeros past the last row and the last k.
 template <class T>
 struct RowMajor {
   const T* at;
@@ -116,7 +116,7 @@ __device__ __forceinline__ void multiply_tile(const Parameters& p, const X& x, c
   fetch(next_w, w, first_feature, 0, p.width);
 #pragma unroll 1
   for (int k = 0; k < p.width; k += kStep) {
-    __syncthreads();  // all threads have read the previous step
+    __syncthreads();  // all threads have read the tile of the previous step
     put(xs, next_x);
     put(ws, next_w);
     __syncthreads();

@@ -1,17 +1,17 @@
-// A dense layer for up to 128 rows. Each SM owns a share of 16 to 64 features, and loads as many of its weights as fit in shared memory
-// before x is ready.
+// A dense layer for up to 128 rows. Each SM computes a share of 16 to 64 features,
+// and loads as many of its weights as fit into shared memory before x is ready.
 //
-// Rows of x are the first operand of wgmma, 64 per warpgroup, and features are its columns. So features can be divided in groups of
-// eight, one share per SM, where tiles of 64 features would leave SMs idle. Weights and x have separate rings: weights come from
-// memory while the previous launches still run, x comes from L2 after they have ended.
+// The wgmmas have rows of x as M (64 per warpgroup) and features as N. So features are divided in groups of
+// eight, one share per SM, where tiles of 64 features would leave SMs idle. Weights and x have separate
+// rings: weights arrive from memory while previous launches still run, and x from L2 after they have ended.
 //
-// End defines where a share's weights are and what happens to its sums:
+// End is a type that defines where a share's weights are and what is done with its sums:
 //
-//   Maps                          tensor maps of the weights; prefetch(maps)
-//   fetch<features>(policy, to, maps, k, share, full)   64 values of k of a share's weights: rows of 128 bytes, swizzled
-//   Out                           a part of the launch's parameters
-//   Sums<eights>(out, row)        starts the loads of the epilogue early, and waits for the previous launch
-//   store(out, sums)              all threads of a warpgroup call it
+//  Maps                          tensor maps of the weights; prefetch(maps)
+//   fetch<features>(policy, to, maps, k, share, full)   loads 64 values of k of a share's weights: rows of 128 bytes, swizzled
+//   Out                           End's part of the launch's parameters
+//   Sums<eights>(out, row)        waits for the previous launch and starts the loads of the epilogue
+//   store(out, sums)              called by all threads of a warpgroup
 #pragma once
 #include "backends/cuda/launch.h"
 #include "backends/cuda/linear/linear_shares.h"
@@ -30,7 +30,7 @@ constexpr int kBlockBytes = kGroupRows * 128;  // 64 rows of x, 64 values of k
 
 template <class Out>
 struct Parameters {
-  int stages;  // stages that cover k
+  int stages;  // number of stages in k
   ShareMemory at;
   Out out;
 };
@@ -44,7 +44,7 @@ __device__ __forceinline__ tile::Ring ring_of_x(const Parameters<Out>& p, uint32
   return {base + p.at.x_full, base + p.at.x_empty};
 }
 
-// A thread has sums of rows r and r + 8, and of two adjacent columns in each group of eight. Returns the first of the two columns.
+// The first of a thread's two adjacent columns in each group of eight. A thread has sums of rows r and r + 8 of these columns.
 __device__ __forceinline__ int column_of_thread() { return static_cast<int>(threadIdx.x) % 4 * 2; }
 
 template <int kFeatures, int kGroups>
@@ -55,7 +55,7 @@ struct Shape {
   static_assert(kWeightBytes % (1024 * kBoxes) == 0);
 };
 
-// The producer warp of the weights. It never waits for the previous launch.
+// The producer warp of the weights. It does not wait for the previous launch.
 template <class End, class C>
 __device__ __forceinline__ void fetch_weights(const typename End::Maps& w,
                                               const Parameters<typename End::Out>& p, uint32_t base) {
@@ -171,7 +171,7 @@ Kernel<End> kernel_for(int features, std::integer_sequence<int, kIndex...>) {
   return kAll[(features - kFeaturesLeast) / kFeaturesStep];
 }
 
-// Enqueues a problem with at least one token; rows of x are 16-byte aligned.
+// Enqueues a problem with at least one token. Rows of x must be aligned to 16 bytes.
 template <class End>
 Status launch_shares(std::string_view name, const Linear::Problem& p, const KernelLaunch& of,
                      const Tensor& rows, const typename End::Maps& w, const typename End::Out& out,

@@ -1,4 +1,4 @@
-// The common parts of the descriptors of dense layers whose SMs each own a share of the features (linear_shares.cuh).
+// What the descriptors of linear_shares.cuh's kernels have in common: dense layers in which each SM computes a share of the features.
 #pragma once
 #include <algorithm>
 
@@ -9,11 +9,11 @@ namespace sluice::cuda::shares {
 constexpr int64_t kStageK = 128;  // values of k per stage: two boxes
 constexpr int kGroupRows = 64, kRowsMost = 2 * kGroupRows, kFeaturesLeast = 16, kFeaturesMost = 64,
               kFeaturesStep = 8;
-constexpr int kXBytes[] = {96 << 10, 128 << 10};  // bytes of the ring of x, by number of warpgroups
+constexpr int kXBytes[] = {96 << 10, 128 << 10};  // bytes of the ring of x, with one and with two warpgroups
 constexpr int kStagesMost = 32;                   // per ring
 constexpr int stages_of(int64_t width) { return static_cast<int>((width + kStageK - 1) / kStageK); }
 
-// A launch: features per share, and warpgroups of 64 rows.
+// A launch: features per share, and number of warpgroups, which have 64 rows each.
 struct Share {
   int features, groups;
 
@@ -22,19 +22,19 @@ struct Share {
 
   constexpr int weight_bytes() const { return features * 2 * static_cast<int>(kStageK); }  // per stage
 };
-// Offsets in shared memory: x, weights, barriers. A stage of x holds only the rows of the problem. wgmma reads 64 rows per warpgroup,
-// so it also reads the bytes that follow; those sums are never stored.
+// Offsets in shared memory: x, weights, barriers. A stage of x has only the problem's rows. wgmma reads
+// 64 rows per warpgroup, so it also reads bytes past those rows; the sums of these rows are never stored.
 struct ShareMemory {
   int rows, x_bytes;  // per stage of x; rows are a multiple of eight
   int x_stages, w_stages, weights, x_full, x_empty, w_full, w_empty, bytes;
 };
 inline ShareMemory memory_of(const Linear::Problem& p, const Share& s) {
-  constexpr int kMost = (228 << 10) - (1 << 10), kBarriers = 1024;  // the system reserves 1 KiB
+  constexpr int kMost = (228 << 10) - (1 << 10), kBarriers = 1024;  // the system reserves 1 KiB per CTA
   const int stages = stages_of(p.width);
   ShareMemory m{};
   m.rows = static_cast<int>(linear_parts(p.tokens, 8)) * 8;
   m.x_bytes = m.rows * 2 * static_cast<int>(kStageK);
-  // The bytes of x in flight hide the latency of L2 (measured: docs/lab/cuda-engine.md).
+  // As many bytes of x in flight as the latency of L2 needs (measured: docs/lab/cuda-engine.md).
   m.x_stages = std::min({stages, kXBytes[s.groups - 1] / std::max(m.x_bytes, 1), kStagesMost});
   m.weights = std::max(m.x_stages * m.x_bytes, s.groups * kGroupRows * 2 * static_cast<int>(kStageK));
   m.w_stages = std::min({stages, (kMost - kBarriers - m.weights) / s.weight_bytes(), kStagesMost});
@@ -55,10 +55,10 @@ inline void need_shares(Refusal& r, const Linear::Problem& p, const DeviceInfo& 
          p.features);
 }
 
-// Not a predicted time: the constants rank this kernel among the other kernels. They give the fastest choice in steps of more than
-// eight rows, where the weights arrive before x, and the fastest kernel in isolation below (docs/lab/cuda-engine.md;
-// tests/cuda/regret_test.cc). The result is 9 to 14% below the isolated measurement of 5120 x 2880 and up to 23% above it for
-// 2880 x 4096.
+// Not a prediction: the constants are such that dispatch chooses the kernel that is fastest in
+// steps for more than eight rows (there weights arrive before x), and the kernel that is fastest
+// in isolation for up to eight (docs/lab/cuda-engine.md; tests/cuda/regret_test.cc). The result is
+// 9 to 14% below the time in isolation for 5120 x 2880, and up to 23% above it for 2880 x 4096.
 inline double share_us(const Linear::Problem& p, const DeviceInfo& d, const Share& s) {
   constexpr double kFixedUs = 1.0, kStageUs = 0.34, kEarlyUs = 1.2, kEarlyRows = 8;
   const double row_us = s.groups == 1 ? 0.02 : 0.021, rows = static_cast<double>(p.tokens);
@@ -66,7 +66,7 @@ inline double share_us(const Linear::Problem& p, const DeviceInfo& d, const Shar
          std::max(Linear::bytes(p) / d.mem_bytes_per_us, kStageUs * stages_of(p.width));
 }
 
-// The only configuration of a problem; its cost is share_us() plus `more_us`.
+// The only configuration of a problem. Its cost is share_us() + more_us.
 inline std::vector<Config> configs_of(const Linear::Problem& p, const DeviceInfo& d, double more_us) {
   const auto least =
       static_cast<int>(linear_parts(linear_parts(p.features, d.cores), kFeaturesStep)) * kFeaturesStep;

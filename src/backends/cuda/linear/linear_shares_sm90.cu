@@ -1,12 +1,12 @@
-// A dense layer for up to 128 rows, by shares of the features (linear_shares.cuh).
+// A dense layer for up to 128 rows, in which each SM computes a share of the features (linear_shares.cuh).
 //
 // Wins    12 to 128 rows of gpt-oss's 5120 x 2880 (linear_candidates.csv): 9.8 us against 11.2 us of
-//         tile_sm90 at 64 rows. In decode steps it also wins where it is slower in isolation, because the
+//         tile_sm90 at 64 rows. In decode steps it also wins where it is slower in isolation, because there the
 //         weights arrive before x (share_us()).
-// Loses   up to 8 rows to stream_sm90, by 0.3 us of 8.7 (5120 x 2880) or 2.0 us of 9.0 (2880 x 4096). In
-//         isolation, 2880 x 4096 is faster with split_sm90, because here each SM reads all of x: 9.3 us
-//         against 10.0 us at 64 rows.
-// Limits  see supports(). A sum runs from the first k to the last, so a row's bits do not depend on the batch.
+// Loses   at 8 rows to stream_sm90: 8.7 us against 8.4 us for 5120 x 2880, 9.0 us against 7.0 us for 2880 x 4096.
+//         In isolation also to split_sm90 for 2880 x 4096, because here every SM reads all of x: 10.0 us against
+//         9.3 us at 64 rows.
+// Limits  see need_shares() in linear_shares.h. A sum is added up from the first k to the last, so the kernel is batch-invariant.
 // Bytes   w once; x once per SM, from L2.
 // Source  original; the contract is ops/linear.h.
 #include "backends/cuda/linear/linear_shares.h"
@@ -45,7 +45,7 @@ namespace {
 
 struct PlainEnd {
   struct Maps {
-    CUtensorMap rows;  // boxes of a share's features
+    CUtensorMap rows;  // boxes of one share's features
   };
   using Out = LinearOutput;
 
@@ -56,11 +56,11 @@ struct PlainEnd {
     tile::copy_box_by(policy, to, w.rows, k, share * kFeatures, full);
   }
 
-  // Bias and residual for a thread's sums.
+  // The epilogue's operands for a thread's sums.
   template <int kEights>
   class Sums {
    public:
-    // The residual is loaded here, so that the epilogue does not wait for it after the products.
+    // Loads the residual, so that the epilogue does not wait for it after the products.
     __device__ __forceinline__ Sums(const Out& out, int row)
         : row_(row),
           first_(static_cast<int>(blockIdx.x) * 8 * kEights + shares::column_of_thread()),

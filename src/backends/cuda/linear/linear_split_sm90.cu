@@ -1,10 +1,11 @@
-// A dense layer by tiles of 64 or 128 features x 16 to 128 rows; the CTAs of a cluster split the sums of a tile (linear_tile.cuh).
+// A dense layer in tiles of 64 or 128 features x 16 to 128 rows; the CTAs of a cluster split k and add up their sums (linear_tile.cuh).
 //
 // Wins    12 to 256 rows of gpt-oss's 2880 x 4096 (linear_candidates.csv): 9.3 us against 14.6 us of tile_sm90 at 64 rows, because all SMs
 //         stream weights.
-// Loses   up to 8 rows to stream_sm90 (7.6 us against 7.0 us), from 384 rows on to tile_sm90, which exchanges no sums (31.2 us against
-//         25.8 us), and 12 to 128 rows of 5120 x 2880 to shares_sm90.
-// Limits  see supports(). A row's bits depend on the number of parts, which is in the configuration's name, but not on the batch.
+// Loses   at 8 rows to stream_sm90 (7.6 us against 7.0 us), from 384 rows on to tile_sm90, which exchanges no sums (31.2 us against
+//         25.8 us), and at 12 to 128 rows of 5120 x 2880 to shares_sm90.
+// Limits  see supports() in linear_tile.h. The result depends on the number of parts of k, which is in the configuration's name, but not
+//         on the batch.
 // Source  original; the contract is ops/linear.h.
 #include "backends/cuda/linear/linear_tile.cuh"
 

@@ -1,31 +1,31 @@
-// A dense layer for up to eight rows: weights are read once; the rows of x stay in registers, or in shared memory if there is only one row.
+// A dense layer for up to eight rows. Weights are read once; rows of x stay in registers, or in shared memory if there is only one row.
 //
-// There is one CTA per SM. CTAs own equal shares of the features, in multiples of sixteen or eight. A unit of work is a slab of
-// 16 features over the whole width; the last unit of a share may have eight. A producer warp keeps a ring of stages full by TMA
-// loads: 16 features x 512 values of k in eight boxes of 64, or eight features x 1024. A consumer warp multiplies one box of
-// each stage (two boxes of eight features): the weights are the 16-row operand of mma.sync, the rows of x its 8 columns. So a
-// warp needs only every eighth box of x. It loads them once, straight into the order of its operands, and keeps them over all
-// units if the width allows. After a unit the warps' sums are added in order through shared memory; thread t finishes row t %
-// 16 of the unit for token t / 16.
+// There is one CTA per SM. CTAs have equal shares of the features, in multiples of sixteen or eight. A unit of
+// work is 16 features (a slab) over the whole width; the last unit of a share may have eight. A producer warp
+// fills a ring of stages by TMA: 16 features x 512 values of k in eight boxes of 64, or eight features x 1024. A
+// consumer warp multiplies one box of each stage (two boxes of eight features): mma.sync has features as M (16)
+// and rows of x as N (8). So a warp needs only every eighth box of x. It loads these boxes once, directly in the
+// order of its operands, and keeps them for all units if the width allows. After a unit, the warps' sums are
+// added in order through shared memory; thread t computes the output of row t % 16 of the unit for token t / 16.
 //
-// The ring is full of weights before the previous launch has ended. It is so large that no second CTA of a dense layer fits an SM:
-// otherwise the SMs that become free first would get two CTAs, and others none. A decoding attention kernel's shared memory fits beside
-// it, and so do its registers if this kernel has at most 80. Beside narrow tiles of attention there are nine stages, which hold most of a
-// CTA's share of gpt-oss's output projection.
+// The ring is full of weights before the previous launch has ended. It is so large that no second CTA of a dense layer
+// fits on an SM; otherwise the SMs that become free first would get two CTAs, and others none. The shared memory of a
+// decode attention kernel fits beside the ring, and its registers fit if this kernel has at most 80. With room for
+// narrow tiles of attention there are nine stages, which hold most of a CTA's share of gpt-oss's output projection.
 //
-// A single row is in shared memory, after the ring or in place of the last stage. So threads need few registers, and one short loop
-// covers the stages of a unit. Several rows would have to be complete in shared memory before the first product, and would be read
-// from there for every unit.
+// If there is only one row, it is in shared memory, after the ring or in place of the last stage. So threads need few
+// registers, and one short loop covers the stages of a unit. Several rows are in registers instead, because in shared
+// memory all of them would have to arrive before the first product, and every unit would read them from there.
 //
-// End defines where a unit's weights are and what happens to its sums:
+// End is a type that defines where a unit's weights are and what is done with its sums:
 //
-//   Maps                                  tensor maps of the weights; prefetch(maps)
-//   kEights                               true if shares may end with eight features
-//   fetch(slab, policy, to, maps, k, feature, full)   a box of the unit of 16 (slab) or 8 features that begins at `feature`
-//   Out                                   a part of the launch's parameters
-//   Token(out)                            the data that a thread keeps for its token
-//   Unit(out, token, first, end)          features [first, end), at most 16: starts the loads of the epilogue early
-//   store(out, token, first, sum)         all threads of the first four warps call it, with the sum of their element
+//  Maps                                  tensor maps of the weights; prefetch(maps)
+//   kEights                               true if the last unit of a share may have eight features
+//   fetch(slab, policy, to, maps, k, feature, full)   loads a box of the unit of 16 (slab) or 8 features that begins at `feature`
+//   Out                                   End's part of the launch's parameters
+//   Token(out)                            what a thread keeps for its token
+//   Unit(out, token, first, end)          starts the loads of the epilogue for features [first, end), at most 16
+//   store(out, token, first, sum)         called by all threads of the first four warps, with the sum of the thread's element
 #pragma once
 #include <type_traits>
 
@@ -70,7 +70,7 @@ __device__ __forceinline__ void produce(const typename End::Maps& w, const Rows&
   }
 }
 
-// A consumer warp's boxes of x, kBlocks at a time: lane (g, c) has the eight values at 8 c in each half of a box of row g.
+// kBlocks of a consumer warp's boxes of x. Lane (g, c) has, of row g, the eight values at 8 c in each half of a box.
 template <int kBlocks>
 struct RowsOfX {
   tile::Eight<B16> half[kBlocks][2];
@@ -88,27 +88,27 @@ struct RowsOfX {
   }
 };
 
-// Becomes true once the operands of a sum have been loaded. It is always true, but evaluating it waits for the loads. An arrival that does
-// not depend on it may overtake the loads (docs/lab/how-the-expert-gemms-work.md).
+// Always true, but known only once the operands of `sum` have been loaded. An arrival that
+// does not depend on this may overtake the loads (docs/lab/how-the-expert-gemms-work.md).
 __device__ __forceinline__ uint32_t has_loaded(float sum) {
   constexpr uint32_t kNever = 0x7fc12345u;  // a NaN that no sum can produce: mma gives 0x7fffffff
   return __float_as_uint(sum) != kNever;
 }
 
-// Releases a stage without a wait for the products: the arrival depends on the loaded bits through a mask that is always zero, which the
-// compiler does not know. For a single row, whose next stage can then be loaded during the products of this one. Several rows
-// would spill registers and take 2% longer.
+// Releases a stage without waiting for its products: the arrival depends on the loaded bits through a mask
+// that is zero, which the compiler does not know. Used for a single row, so that the next stage loads
+// during the products of this one. With several rows, this would spill registers and take 2% longer.
 struct Release {
   uint32_t zero, loaded = 0;
 
-  __device__ __forceinline__ void after(const uint4& v) { loaded |= v.x; }  // one load brings all four words
+  __device__ __forceinline__ void after(const uint4& v) { loaded |= v.x; }  // one word is enough, because one load brings all four
   __device__ __forceinline__ void operator()(uint32_t barrier) const {
     tile::arrive_by_lane(barrier, (loaded & zero) == 0);
   }
 };
 
-// A lane's weights of a box of kFeatures. Four lanes cover 32 values of k with 16 bytes each, so half a box is two steps of
-// mma.sync (mma.cuh).
+// A lane's weights in a box of kFeatures. Four lanes have 16 bytes each
+// of 32 values of k, so half a box is two k steps of mma.sync (mma.cuh).
 template <int kFeatures>
 struct Box {
   uint4 low[2], high[2] = {};
@@ -127,7 +127,7 @@ struct Box {
       if constexpr (kFeatures == kSlab) release.after(high[h]);
     }
   }
-  // The product with both halves of a box of x.
+  // Adds the products with both halves of a box of x.
   __device__ __forceinline__ void multiply(float (&d)[2][4], const uint4& first, const uint4& second) const {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
@@ -140,7 +140,7 @@ struct Box {
   }
 };
 
-// Multiplies the stages of a unit of kFeatures from chunk `first` on, as far as the loaded x reaches.
+// Multiplies the stages of a unit of kFeatures, beginning with chunk `first`, up to the last chunk of x in `x`.
 template <class Place, int kFeatures, int kBlocks>
 __device__ __forceinline__ void multiply_stages(float (&d)[2][4], const Rows& p, uint32_t ring,
                                                 tile::RingPlace& place, const uint32_t (&at)[2],
@@ -163,12 +163,12 @@ __device__ __forceinline__ void multiply_stages(float (&d)[2][4], const Rows& p,
   }
 }
 
-// The token of a unit's sum that this thread finishes.
+// The token, and the row in a unit, of the output that this thread computes.
 __device__ __forceinline__ int token_of_thread() { return static_cast<int>(threadIdx.x) / kSlab; }
 __device__ __forceinline__ int row_of_thread() { return static_cast<int>(threadIdx.x) % kSlab; }
 
-// Stores a warp's sums of a unit as mma() leaves them, four per lane. For a single row, stores only its column; the threads of other
-// tokens then read the same values, and never store their results.
+// Stores a warp's sums of a unit in the order of mma(), four per lane. For a single row, stores only
+// that row's column; threads of other tokens then read the same values, but never store results.
 template <class Place>
 __device__ __forceinline__ void leave_sums(float* sums, int warp, int lane, const float (&of_lane)[4]) {
   if constexpr (!Place::kSingle) {
@@ -178,7 +178,7 @@ __device__ __forceinline__ void leave_sums(float* sums, int warp, int lane, cons
     sums[warp * kSlab + 8 + lane / 4] = of_lane[2];
   }
 }
-// The sum of this thread's element over the warps.
+// The sum of this thread's element over all warps.
 template <class Place>
 __device__ __forceinline__ float sum_of_warps(const float* sums) {
   const int token = token_of_thread(), row = row_of_thread();
@@ -190,7 +190,7 @@ __device__ __forceinline__ float sum_of_warps(const float* sums) {
   return total;
 }
 
-// Copies the single row of x to shared memory, with zeros past its width. Each warp copies the part that it multiplies.
+// Copies the single row of x to shared memory, with zeros past its width. A warp copies the boxes that it multiplies.
 __device__ __forceinline__ void copy_row(const Rows& p, uint32_t to, int warp, int lane) {
   constexpr int kPieces = kBlock / 8, kAtOnce = 32 / kPieces;  // 16-byte pieces of a box; boxes per pass
   const int piece = lane % kPieces;
@@ -240,7 +240,7 @@ __device__ __forceinline__ void multiply_row(float (&d)[2][4], const Rows& p, ui
   }
 }
 
-// kBlocks: chunks of x that a warp holds; 0: a single row, in shared memory. A wider x is loaded in parts, again for each unit.
+// The loop of a consumer warp. kBlocks: chunks of x in its registers; a wider x is loaded in parts, for every unit again. 0: a single row, in shared memory.
 template <class End, int kBlocks, class Place>
 __device__ __forceinline__ void consume(const Rows& p, const typename End::Out& out, uint8_t* shared,
                                         int warp) {
@@ -276,7 +276,7 @@ __device__ __forceinline__ void consume(const Rows& p, const typename End::Out& 
     float* const mine = reinterpret_cast<float*>(shared + Place::kSums) + buffer * (Place::kSumBytes / 4);
     const float of_lane[4] = {d[0][0] + d[1][0], d[0][1] + d[1][1], d[0][2] + d[1][2], d[0][3] + d[1][3]};
     leave_sums<Place>(mine, warp, lane, of_lane);
-    // By now all warps have read the sums of the unit before the previous one; the next unit's sums overwrite them.
+    // All warps have read the sums of the unit before the previous one; the sums of the next unit overwrite them.
     tile::sync_threads<kConsumers>(1);
     if (warp < static_cast<int>(kStreamRowsMost) * kSlab / 32)
       unit.store(out, token, feature, sum_of_warps<Place>(mine));
@@ -284,8 +284,8 @@ __device__ __forceinline__ void consume(const Rows& p, const typename End::Out& 
   }
 }
 
-// The smallest register counts with almost no spills: a CTA of attention then fits beside this CTA in more
-// cases.
+// The smallest register counts with almost no spills, so
+// that a CTA of attention more often fits beside this CTA.
 constexpr int registers_of(int blocks) { return blocks == 0 ? 64 : blocks <= 6 ? 80 : 96; }
 
 template <class End, int kBlocks>
@@ -310,7 +310,7 @@ __global__ void __maxnreg__(registers_of(kBlocks))
   }
 }
 
-// `of`: the result of linear_stream_launch(). Rows of x are 16-byte aligned.
+// of: the result of linear_stream_launch(). Rows of x must be aligned to 16 bytes.
 template <class End>
 Status launch_stream(std::string_view name, const Linear::Problem& p, const KernelLaunch& of, const Tensor& x,
                      const typename End::Maps& w, const typename End::Out& out, Stream to) {
@@ -319,7 +319,7 @@ Status launch_stream(std::string_view name, const Linear::Problem& p, const Kern
   using More = Layout<false>;
   const auto k_blocks = static_cast<int>(linear_parts(p.width, kBlock));
   const bool single = p.tokens == 1 && p.width <= kRowWidthMost;
-  // A row that does not fit after the ring takes the place of the last stage.
+  // A row that is too long for the space after the ring takes the place of the last stage.
   const int stages = !single                                      ? More::kStages
                      : k_blocks * kBlock * 2 <= Single::kRowBytes ? Single::kStages
                                                                   : Single::kStages - 1;

@@ -1,4 +1,4 @@
-// The common parts of the descriptors of dense layers that stream their weights past a few rows (linear_stream.cuh).
+// What the descriptors of linear_stream.cuh's kernels have in common: dense layers that read their weights once, for a few rows.
 #pragma once
 #include "backends/cuda/linear/linear.h"
 
@@ -11,15 +11,15 @@ inline void need_stream_rows(Refusal& r, int64_t tokens) {
   r.need(tokens <= kStreamRowsMost, "tokens <= 8 (columns of mma.sync)", "tokens", tokens);
 }
 
-// Fitted to linear_candidates.csv of an H200 and an H100; each launch follows a launch of the same kernel. An H100 is limited by its
-// memory, an H200 by the rate at which its SMs load in this way.
+// Fitted to linear_candidates.csv of an H200 and of an H100, where each launch follows a launch of the
+// same kernel. On an H100 memory is the limit, on an H200 the rate at which an SM loads in this way.
 inline double linear_stream_us(const Linear::Problem& p, const DeviceInfo& d) {
   constexpr double kFixedUs = 0.4, kElementUs = 1.5e-5, kShare = 0.974, kCoreBytesPerUs = 31e3;
   return kFixedUs + kElementUs * static_cast<double>(p.tokens * p.width) +
          Linear::bytes(p) / std::min(kShare * d.mem_bytes_per_us, kCoreBytesPerUs * d.cores);
 }
 
-// A launch: the number of CTAs, and the granularity of their shares in features.
+// A launch: the number of CTAs, and the number of features of which their shares are multiples.
 inline KernelLaunch linear_stream_launch(const Linear::Problem& p, const DeviceInfo& d, int each) {
   return {.value = {static_cast<int32_t>(std::min<int64_t>(linear_parts(p.features, each), d.cores)), each}};
 }

@@ -1,4 +1,4 @@
-// The shared memory of a CTA of linear_stream.cuh, and its share of the features.
+// The shared memory of a CTA of linear_stream.cuh, and the features that the CTA computes.
 #pragma once
 #include <cstdint>
 
@@ -14,16 +14,16 @@ using B16 = __nv_bfloat16;
 
 constexpr int kEight = kStreamEight, kSlab = kStreamSlab, kBlock = 64;  // values of k per box
 constexpr int kWarps = 8, kConsumers = kWarps * 32, kThreads = kConsumers + 32;
-// Bytes of a box of 8 and of 16 features.
+// Bytes of a box of 8 features, and of one of 16.
 constexpr int kEightBytes = kEight * tile::kSwizzledRowBytes, kBoxBytes = 2 * kEightBytes;
 constexpr int kStageBytes = kWarps * kBoxBytes;
-// Stages in flight while the ring fills for the first time. More stages would delay loads that other threads wait for, because these loads
-// queue after the stages.
+// Stages in flight while the ring fills for the first time. More would delay the
+// loads for which other threads wait, because those queue behind the stages.
 constexpr int kInFlight = 3;
 static_assert(kStreamRowsMost * kSlab <= kConsumers);
 
-// Shared memory of a CTA. It has as many stages as fit beside narrow tiles of attention. A single row follows the stages, and its sums are
-// only its own column.
+// Shared memory of a CTA, with as many stages as fit beside narrow tiles of attention.
+// kOneRow: the row is after the stages, and only its own column of sums is stored.
 template <bool kOneRow>
 struct Layout {
   static constexpr bool kSingle = kOneRow;
@@ -35,7 +35,7 @@ struct Layout {
                        kEmpty = kFull + 8 * kStages, kBytes = kEmpty + 8 * kStages;
   static_assert(2 * (kBytes + 1024) > 228 << 10, "one CTA on an SM");
 
-  // ring: the address of the first stage.
+  // ring: address of the first stage.
   static __device__ __forceinline__ tile::Ring barriers(uint32_t ring) {
     return {ring + kFull, ring + kEmpty};
   }
@@ -46,13 +46,13 @@ struct Rows {
   const B16* x;
   int64_t x_stride;
   int tokens, width, k_blocks,
-      chunks;  // a chunk is one box for each consumer warp: a stage of 16 features, or half a stage of eight
-  int each, shares;    // granularity of the shares in features; how many such groups there are
-  int stages, row_at;  // stages of the ring; offset of a single row
+      chunks;  // a chunk is one box per consumer warp: a stage of 16 features, or half a stage of eight
+  int each, shares;    // shares are multiples of `each` features; number of groups of `each` features
+  int stages, row_at;  // stages of the ring; offset of the single row
   tile::Divisor ctas;
   uint32_t zero;  // always 0, but unknown to the compiler
 
-  // This CTA's features are [first, end).
+  // This CTA computes features [first(), end()).
   __device__ __forceinline__ int first() const { return share(static_cast<int>(blockIdx.x)); }
   __device__ __forceinline__ int end() const { return share(static_cast<int>(blockIdx.x) + 1); }
 
@@ -60,6 +60,6 @@ struct Rows {
   __device__ __forceinline__ int share(int cta) const { return shares * cta / ctas * each; }
 };
 
-constexpr int kRowWidthMost = kStageBytes / 2;  // for a single row
+constexpr int kRowWidthMost = kStageBytes / 2;  // elements of the widest single row, which fills one stage
 
 }  // namespace sluice::cuda::stream

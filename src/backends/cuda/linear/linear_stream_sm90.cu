@@ -3,7 +3,7 @@
 // Wins    one to eight rows of gpt-oss's projections (linear_candidates.csv, 8 rows): 7.0 us against 7.6 us of split_sm90 for 2880 x 4096,
 //         8.4 us against 8.7 us of shares_sm90 for 5120 x 2880.
 // Loses   to tile kernels for layers of many features. It refuses more than eight rows.
-// Limits  see supports(). The order of a sum depends only on the width, so a row's bits do not depend on the batch.
+// Limits  see supports() below. The order of a sum depends only on the width, so the kernel is batch-invariant.
 // Bytes   w once; x once per CTA, or once per unit for widths above 4096 (8192 for a single row).
 // Source  original; the contract is ops/linear.h.
 #include "backends/cuda/linear/linear_stream.h"
@@ -19,9 +19,9 @@ Refusal supports(const Linear::Problem& p, const DeviceInfo& d) {
 }
 
 std::vector<Config> configs(const Linear::Problem& p, const DeviceInfo& d) {
-  // Shares in multiples of eight make the largest share smaller, but boxes of eight features are slower to load. On an H100 the smaller
-  // granularity pays if the largest share becomes a quarter smaller (2880 x 4096: 8.27 us instead of 8.87), but not if it becomes a
-  // sixth smaller (5120 x 2880: 10.54 us instead of 9.89).
+  // With shares in multiples of eight, the largest share is smaller, but boxes of eight features load more slowly.
+  // On an H100 multiples of eight are faster if they make the largest share a quarter smaller (2880 x 4096: 8.27
+  // us instead of 8.87), but not if they make it a sixth smaller (5120 x 2880: 10.54 us instead of 9.89).
   const auto largest = [&](int64_t of) { return of * linear_parts(linear_parts(p.features, of), d.cores); };
   const int each = 4 * largest(kStreamEight) <= 3 * largest(kStreamSlab) ? kStreamEight : kStreamSlab;
   return {Config{.cost_us = linear_stream_us(p, d), .launches = {linear_stream_launch(p, d, each)}}};
@@ -48,10 +48,10 @@ extern const Candidate<Linear> linear_stream_sm90 =
 namespace sluice::cuda {
 namespace {
 
-// Stores sums with bias and residual to y.
+// Stores sum + bias + residual to y.
 struct PlainEnd {
   struct Maps {
-    CUtensorMap slab, eight;  // boxes of 16 and of 8 features
+    CUtensorMap slab, eight;  // boxes of 16 features; of 8 features
   };
   static constexpr bool kEights = true;
   using Out = LinearOutput;

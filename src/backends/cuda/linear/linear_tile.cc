@@ -6,15 +6,15 @@
 namespace sluice::cuda {
 namespace {
 
-// Fitted to all rows of bench/measured/h200/linear_candidates.csv together; tests/cuda/regret_test.cc checks the choices against these
-// rows. The units are bytes and clocks of one SM. Tensor cores run at the clock that the power limit allows.
+// Fitted to all rows of bench/measured/h200/linear_candidates.csv at once; tests/cuda/regret_test.cc checks that the choices
+// are good for these rows. Units: bytes and clocks of one SM. Tensor cores run at the clock that the power limit allows.
 constexpr double kTensorClocksUs = 1.5e3, kClocksUs = 1.7e3, kIngestBytes = 71;
-constexpr double kStepClocks = 245;        // minimum clocks of a step, from one wait to the next
+constexpr double kStepClocks = 245;        // minimum clocks per step, from one wait to the next
 constexpr double kL2BytesPerUs = 9.035e6;  // the rate at which all SMs read from L2
 constexpr double kFixedUs = 0.075, kRoundUs = 1.17, kLatencyUs = 1.13, kMemoryShare = 1.21, kHidden = 0.66;
-// Split sums: fixed time, and time per sent row of 64 features.
+// If sums are split: fixed time, and time per row of 64 features that a CTA sends.
 constexpr double kExchangeUs = 2.3, kExchangeRowUs = 0.0125;
-// A cluster runs on the SMs of one GPC, which has 16 or 18. The model places clusters as if a GPC had 14 SMs.
+// A cluster runs on one GPC, which has 16 or 18 SMs. The model assumes that clusters fill 14 of them.
 constexpr double kGroupCores = 16.5, kGroupRoom = 14;
 
 struct Work {
@@ -26,8 +26,8 @@ Work work_of(const Linear::Problem& p, const LinearTileKind& kind, int splits) {
           static_cast<double>(linear_parts(linear_parts(p.width, kLinearBlock), splits))};
 }
 
-// Whole rounds of tiles at the rate of a step's bottleneck, and memory at the rate that the bytes in flight
-// allow. Neither time hides all of the other.
+// The larger of two times, plus a part of the smaller: whole rounds of tiles at the
+// rate of a step's bottleneck, and memory at the rate that the bytes in flight allow.
 double tile_us(const Linear::Problem& p, const DeviceInfo& d, const LinearTileKind& kind, int splits) {
   const Work work = work_of(p, kind, splits);
   const double resident = kind.narrow() ? 2 : 1;
@@ -42,7 +42,7 @@ double tile_us(const Linear::Problem& p, const DeviceInfo& d, const LinearTileKi
   const double step_us = std::max(each_sm * std::max(tensor_us, ingest_us), rounds * kStepClocks / kClocksUs);
   const double sm_us = std::max(work.steps * step_us + rounds * kRoundUs,
                                 work.steps * ctas * kind.stage_bytes() / kL2BytesPerUs);
-  // Tiles with the same features and other rows read the same weights.
+  // Tiles of the same features read the same weights, so only tiles with different features add bytes in flight.
   const double of_weights = static_cast<double>(linear_parts(p.features, kind.features()) * splits);
   const double in_flight = std::min(of_weights, d.cores * resident) *
                            linear_tile_shared(kind, splits).stages * kind.weight_bytes();
@@ -61,9 +61,9 @@ std::string kind_name(const LinearTileKind& kind) {
 
 LinearTileShared linear_tile_shared(const LinearTileKind& kind, int splits) {
   constexpr int kSm = 228 << 10, kSystem = 1 << 10, kStagesMost = 12;
-  const int round_bytes = kind.groups * kind.staged_rows() * 64 * 4;  // bytes of sums that a round stages
+  const int round_bytes = kind.groups * kind.staged_rows() * 64 * 4;  // bytes of sums that are staged per round
   const int most = kSm / (kind.narrow() ? 2 : 1) - kSystem;
-  // Sums from every CTA of the cluster that this CTA finishes.
+  // Room for the sums that all CTAs of the cluster have for the rows of this CTA.
   const int inbox =
       splits > 1 ? splits * static_cast<int>(linear_parts(kind.rounds(), splits)) * round_bytes : 0;
   LinearTileShared s{};

@@ -1,13 +1,13 @@
-// Device code of the tile kernels of dense layers; linear_tile.h lists the kernels.
+// Device code of the tile kernels of dense layers. linear_tile.h lists the kernels.
 //
-// A producer warp fills a ring of stages of 64 k by TMA loads: weights of the tile's features, and rows of x. Each consumer warpgroup
-// multiplies 64 features by all rows of the tile: the weights are the 64-row operand of wgmma, and both operands come from shared
-// memory. CTAs are persistent and process tiles one after another; the ring continues from tile to tile.
+// A producer warp fills a ring of stages of 64 k by TMA: weights of the tile's features, and rows of x. A consumer
+// warpgroup multiplies 64 features by all rows of the tile: wgmma has features as M (64) and rows as N, both from
+// shared memory. CTAs are persistent and process one tile after the other; the ring continues from tile to tile.
 //
-// Split sums: the CTAs of a cluster have the same tile and split k. Each CTA sends every other CTA its sums of the rows that the other
-// finishes, and adds up its own rows in the order of the parts.
+// Split sums: the CTAs of a cluster have the same tile and split k. The tile's rows are divided among them. A CTA
+// sends every other CTA its sums of that CTA's rows, and adds up its own rows in the order of the parts of k.
 //
-// Sums are stored to y by TMA if linear_boxes.cuh serves the tile, otherwise by each warpgroup (LinearFinish).
+// Sums are stored to y by TMA if the tile has boxes (linear_boxes.cuh), otherwise by every warpgroup (LinearFinish).
 #pragma once
 #include "backends/cuda/linear/linear_tile.h"
 
@@ -37,7 +37,7 @@ __device__ __forceinline__ void linear_init_ring(const LinearTileParameters& p, 
     linear_ring(p, base).init_by_warp(i, 1, 4 * C::kGroups);
 }
 
-// The producer warp. It loads the weights of the first stages before the previous launch has ended.
+// The producer warp. It loads weights of the first stages before the wait for the previous launch.
 template <class C>
 __device__ __forceinline__ void linear_produce(const CUtensorMap& w, const CUtensorMap& x,
                                                const LinearTileParameters& p, uint32_t base) {
@@ -74,7 +74,7 @@ __device__ __forceinline__ void linear_produce(const CUtensorMap& w, const CUten
   }
 }
 
-// The sums of a warpgroup's share of a tile, over this CTA's part of k.
+// Computes a warpgroup's sums of a tile over this CTA's part of k.
 template <class C>
 __device__ __forceinline__ void linear_multiply(float (&d)[C::kN / 2], const LinearTileParameters& p,
                                                 uint32_t base, int group, int steps, tile::RingPlace& place) {
@@ -83,7 +83,7 @@ __device__ __forceinline__ void linear_multiply(float (&d)[C::kN / 2], const Lin
   const uint32_t one = threadIdx.x % 32 == 0;
   tile::Ring ring = linear_ring(p, base);
   uint32_t stages = p.at.stages, before = 0;
-  // Without this, the compiler recomputes these values in every step.
+  // Keeps these values in registers; otherwise the compiler recomputes them in every step.
   asm volatile("" : "+r"(ring.full), "+r"(ring.empty), "+r"(stages));
 #pragma unroll
   for (float& sum : d) sum = 0;
@@ -106,14 +106,14 @@ __device__ __forceinline__ void linear_multiply(float (&d)[C::kN / 2], const Lin
   ring.release(before, one);
 }
 
-// Sends the other CTAs of the cluster this CTA's sums of their rows, 16 bytes per thread and group of eight. Then adds up the sums of its
-// own rows, in the order of the parts.
+// Sends the other CTAs of the cluster this CTA's sums of their rows, 16 bytes per thread and
+// group of eight rows. Then adds up the sums of its own rows, in the order of the parts of k.
 template <class C>
 __device__ __forceinline__ void linear_exchange(float (&d)[C::kN / 2], const LinearTileParameters& p,
                                                 uint32_t base, int rank, int rows) {
   constexpr uint32_t kSumBytes = C::kConsumers * 16;
   const tile::SplitInbox inbox{base + p.at.inbox + threadIdx.x * 16, base + p.at.received};
-  const uint32_t room = LinearEights<C>::most(rows, p.splits);  // groups of eight rows in one part
+  const uint32_t room = LinearEights<C>::most(rows, p.splits);  // most groups of eight rows that a CTA adds up
   const LinearEights<C> own(rows, rank, p.splits);
   if (threadIdx.x == 0)
     inbox.expect(static_cast<uint32_t>((own.high - own.low) * (p.splits - 1)) * kSumBytes);
@@ -149,8 +149,8 @@ __device__ __forceinline__ void linear_exchange(float (&d)[C::kN / 2], const Lin
   }
 }
 
-// Stores a warpgroup's sums to y, a few rows of x at a time, through shared memory. There the features of a row become contiguous, so 16
-// lanes write 64 features, four each.
+// Stores a warpgroup's sums to y, a few rows of x at a time, through shared memory, where
+// the features of a row become contiguous, so that 16 lanes write 64 features, four each.
 template <class C>
 struct LinearFinish {
   static constexpr int kPitch = LinearTileKind::kPitch, kTake = C::kStagedEights,
@@ -159,7 +159,7 @@ struct LinearFinish {
 
   const LinearOutput& out;
   LinearTilePlace to;
-  LinearEights<C> own;  // groups of eight rows that this CTA finishes
+  LinearEights<C> own;  // groups of eight rows whose y this CTA writes
   int barrier, row, feature;
   float* put;
   const float* get;
@@ -179,7 +179,7 @@ struct LinearFinish {
   __device__ __forceinline__ int64_t token(int round, int q) const {
     return to.token + (round * kTake + q) * 8 + row;
   }
-  // Stages the sums of a round in buffer `buffer`; for the order of registers see tile/wgmma.cuh.
+  // Writes the sums of a round to buffer `buffer`. tile/wgmma.cuh has the order of the registers.
   __device__ __forceinline__ void stage(const float (&d)[C::kN / 2], int round, int buffer) const {
 #pragma unroll
     for (int q = 0; q < kTake; ++q)
@@ -189,12 +189,12 @@ struct LinearFinish {
   }
 
   using Biases = RawBiases<4, 1>;
-  // The first of a thread's four features in a 64-feature tile that begins at `first`.
+  // The first of the thread's four features, in a 64-feature tile that begins at `first`.
   static __device__ __forceinline__ int feature_of_thread(int first) {
     return first + static_cast<int>(threadIdx.x) % 16 * 4;
   }
 
-  // For tiles with all 64 features in bounds and aligned vectors of four. The residual's rows are loaded one round ahead.
+  // For tiles whose 64 features are all in bounds, with aligned vectors of four. The residual is loaded one round ahead.
   __device__ __forceinline__ void vectors(const float (&d)[C::kN / 2], const Biases& bias) const {
     uint4 more[2][kTake];
     const auto ask = [&](int round) {
@@ -205,13 +205,13 @@ struct LinearFinish {
                           out.residual && has(round) && token(round, q) < out.tokens);
     };
     ask(0);
-    tile::sync_threads<128>(barrier);  // all threads have read the previous tile's last rounds
+    tile::sync_threads<128>(barrier);  // all threads have read the last rounds of the previous tile
 #pragma unroll
     for (int round = 0; round < kRounds; ++round) {
       if (round + 1 < kRounds) ask(round + 1);
       if (!has(round)) continue;
       stage(d, round, round % 2);
-      tile::sync_threads<128>(barrier);  // and all threads have read the round before the previous one
+      tile::sync_threads<128>(barrier);  // all threads have written this round, and have read the round before the previous one
 #pragma unroll
       for (int q = 0; q < kTake; ++q) {
         float sum[4];
@@ -223,7 +223,7 @@ struct LinearFinish {
       }
     }
   }
-  // For any features and addresses. A loop keeps the code short.
+  // For any features and addresses. The loop keeps the code short.
   __device__ __forceinline__ void elements(const float (&d)[C::kN / 2]) const {
 #pragma unroll 1
     for (int round = 0; round < kRounds; ++round) {
@@ -316,7 +316,7 @@ __global__ void __launch_bounds__(C::kThreads, C::kNarrow ? 2 : 1)
       linear_produce<C>(w, x, p, tile::shared_address(shared));
       if (clustered) tile::cluster_wait();
     } else {
-      // Not at the end of the kernel: racecheck hangs if a warp waits for the cluster after other warps of its CTA have exited.
+      // Here and not at the end of the kernel: compute-sanitizer's racecheck hangs if a warp waits for the cluster after other warps of its CTA have exited.
       if (clustered) tile::cluster_wait();
       if constexpr (C::kBoxed) {
         const int group = warp - kProducer - 1;
@@ -348,7 +348,7 @@ inline LinearTileParameters linear_tile_parameters(const Linear::Problem& p, con
           .out = out};
 }
 inline Launch linear_tile_how(const LinearTileLaunch& l, const LinearTileParameters& p) {
-  // Above this, CTAs that share rows start too far apart (tile/dependent.cuh).
+  // With this many rows or more, CTAs that share rows of x would start too far apart as a dependent launch (tile/dependent.cuh).
   constexpr int kDependentRows = 4096;
   return {.grid = {static_cast<unsigned>(l.grid), 1, 1},
           .block = {static_cast<unsigned>(kLinearTiles[l.kind].threads()), 1, 1},
@@ -362,7 +362,7 @@ inline Status launch_linear_tile(std::string_view name, LinearTileKernel kernel,
   const LinearTileKind& kind = kLinearTiles[l.kind];
   const auto mapped = [](const Tensor& t) { return aligned_rows(t, tile::kMapStrideBytes); };
   LinearTileParameters parameters = linear_tile_parameters(p, l, linear_output(p, a));
-  // Boxes end at multiples of 16 bytes. The bytes past a row's features may belong to a wider matrix, so boxes must not write them.
+  // A box ends at a multiple of 16 bytes. If a row of features does not, the box would overwrite bytes that may belong to a wider matrix.
   parameters.boxed = kind.boxed() && p.y == DType::kBF16 && p.features % 8 == 0 && mapped(a.y) &&
                      (!p.residual || mapped(a.residual));
   CUtensorMap w, x, y{}, residual{};
@@ -373,7 +373,7 @@ inline Status launch_linear_tile(std::string_view name, LinearTileKernel kernel,
   return launch(name, kernel, linear_tile_how(l, parameters), stream, w, x, y, residual, parameters);
 }
 
-// Launches a kernel of kLinearTiles, whose entries [kFirst, kFirst + kCount) are compiled here.
+// Launches a kernel of kLinearTiles. The entries [kFirst, kFirst + kCount) are compiled here.
 template <size_t kFirst, size_t... kIndex>
 constexpr std::array<LinearTileKernel, sizeof...(kIndex)> linear_tile_kernels(
     std::index_sequence<kIndex...>) {

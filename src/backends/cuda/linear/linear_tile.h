@@ -1,4 +1,4 @@
-// The tile kernels of dense layers as data: the compiled kernels and the parameters of a launch. linear_tile.cuh has their code.
+// The tile kernels of dense layers as data: the compiled kernels, and the parameters of a launch. The code is in linear_tile.cuh.
 #pragma once
 #include <array>
 
@@ -6,7 +6,7 @@
 
 namespace sluice::cuda {
 
-// A compiled kernel: a CTA has tiles of 64 features for each of its `groups` consumer warpgroups, and n rows of x.
+// A compiled kernel. Its tile is 64 features for each of `groups` consumer warpgroups x n rows of x.
 struct LinearTileKind {
   int groups, n;
 
@@ -16,16 +16,16 @@ struct LinearTileKind {
   constexpr int threads() const { return narrow() ? 160 : 128 * (groups + 1); }
   constexpr int weight_bytes() const { return features() * 128; }  // per stage of 64 k
   constexpr int stage_bytes() const { return weight_bytes() + n * 128; }
-  // Rows of x that a warpgroup stages at once for y; double-buffered.
+  // Rows of x whose y a warpgroup stages at once, in two buffers.
   constexpr int staged_rows() const { return narrow() ? 8 : 16; }
   constexpr int rounds() const {
     return n / staged_rows();
   }  // per tile; the CTAs of split sums divide the rounds
   static constexpr int kPitch =
-      68;  // floats between staged rows: 64 features and 4 of padding, so that stores have no bank conflicts
-  // Boxes of results that a warpgroup has in shared memory if TMA stores them (linear_boxes.cuh), and rows of x per box. CTAs with split
-  // sums divide the boxes. Few rows have no boxes: stores through the serving warp take 0.3 us longer. With tiles of 192 rows a fourth box
-  // would cost a stage of the ring.
+      68;  // floats between staged rows: 64 features and 4 floats of padding, so that stores have no bank conflicts
+  // Boxes of y per warpgroup in shared memory, if TMA stores y (linear_boxes.cuh), and rows of x per box.
+  // CTAs with split sums divide the boxes. Tiles of few rows have no boxes, because stores through the
+  // box warp would take 0.3 us longer. For tiles of 192 rows a fourth box would cost a stage of the ring.
   constexpr bool boxed() const { return !narrow() && n > 64; }
   constexpr int boxes() const { return !boxed() ? 0 : n == 192 ? 3 : 4; }
   constexpr int box_rows() const { return splits() ? staged_rows() : 32; }
@@ -36,7 +36,7 @@ struct LinearTileKind {
   }
 };
 
-// Wide kernels first.
+// The first kLinearWide entries are the wide kernels.
 inline constexpr LinearTileKind kLinearTiles[] = {{2, 256}, {2, 224}, {2, 192}, {2, 160}, {2, 128}, {2, 96},
                                                   {2, 64},  {1, 128}, {1, 64},  {1, 32},  {1, 16}};
 inline constexpr int kLinearWide = 7;
@@ -44,7 +44,7 @@ inline constexpr int kLinearWide = 7;
 constexpr int64_t kLinearBlock = 64;  // values of k per stage
 inline constexpr int kLinearSplitsMost = 4;
 
-// A launch: the index of the kernel in kLinearTiles, and the number of CTAs of a cluster that split a sum.
+// A launch: the index of the kernel in kLinearTiles, the number of CTAs of a cluster that split k, and the grid.
 struct LinearTileLaunch {
   int kind, splits, grid;
 
@@ -52,38 +52,38 @@ struct LinearTileLaunch {
   static LinearTileLaunch of(const KernelLaunch& l) { return {l.value[0], l.value[1], l.value[2]}; }
 };
 
-// Shared memory of a CTA: ring, staging, sums from the other CTAs of the cluster, barriers. Offsets are in bytes.
+// Shared memory of a CTA: ring, staging, sums from other CTAs of the cluster, barriers. Offsets in bytes.
 struct LinearTileShared {
   int stages, staging, inbox, full, empty, received, ready, staged, bytes;
 };
 LinearTileShared linear_tile_shared(const LinearTileKind& kind, int splits);
 
-// The configurations of linear_tile_sm90 (whole sums) and of linear_split_sm90 (split sums).
+// The configurations of linear_tile_sm90, whose CTAs compute whole sums; of linear_split_sm90, whose clusters split them.
 std::vector<Config> linear_tile_configs(const Linear::Problem& p, const DeviceInfo& d);
 std::vector<Config> linear_split_configs(const Linear::Problem& p, const DeviceInfo& d);
 std::string linear_tile_text(const Linear::Problem& p, const KernelLaunch& launch);
 
-// The kernels count tiles in 32 bits.
+// Adds a limit on the number of tokens; `cause` is the reason that the refusal prints.
 inline void need_few_rows(Refusal& r, const Linear::Problem& p, int64_t most, std::string_view cause) {
   r.need(p.tokens <= most, "tokens <= " + std::to_string(most) + " (" + std::string(cause) + ")", "tokens",
          p.tokens);
 }
 
-// Launch one of kLinearTiles: the entries below kLinearWide, and the entries from there on.
+// Launch a kernel of kLinearTiles: one of the first kLinearWide entries; one of the others.
 Status launch_linear_wide(std::string_view name, const Linear::Problem& p, const LinearTileLaunch& l,
                           const Linear::Args& a, Stream stream);
 Status launch_linear_narrow(std::string_view name, const Linear::Problem& p, const LinearTileLaunch& l,
                             const Linear::Args& a, Stream stream);
 
-// The data in which the kernels that launch kLinearTiles differ.
+// What differs between the kernels that launch kLinearTiles.
 struct LinearTileCard {
   std::string_view name;
   int64_t tokens_most;
-  std::string_view cause;  // the reason for tokens_most
+  std::string_view cause;  // why tokens_most is the limit
   std::vector<Config> (*configs)(const Linear::Problem&, const DeviceInfo&);
   bool config_decides_bits = false;
 };
-// The descriptor of such a kernel.
+// The kernel descriptor of such a kernel.
 template <const LinearTileCard& kCard>
 struct LinearTileDescriptor {
   static Refusal supports(const Linear::Problem& p, const DeviceInfo& d) {

@@ -1,4 +1,4 @@
-// Parameters of the tile kernels of dense layers, and the places of their tiles (linear_tile.cuh).
+// Parameters of the tile kernels of dense layers, and the order of their tiles (linear_tile.cuh).
 #pragma once
 #include "backends/cuda/linear/linear.h"
 #include "backends/cuda/linear/linear_tile.h"
@@ -11,20 +11,20 @@
 namespace sluice::cuda {
 
 struct LinearTileParameters {
-  int steps, splits;  // k blocks; parts of a sum
+  int steps, splits;  // k blocks; number of parts of k
   int tiles, token_tiles, feature_tiles;
-  int boxed;  // TMA stores y in boxes (linear_boxes.cuh)
+  int boxed;  // TMA stores y, in boxes (linear_boxes.cuh)
   LinearTileShared at;
   LinearOutput out;
 };
-// base: the address of the first stage.
+// base: address of the first stage.
 __device__ __forceinline__ tile::Ring linear_ring(const LinearTileParameters& p, uint32_t base) {
   return {base + p.at.full, base + p.at.empty};
 }
-// Maps of w, x, y and the residual.
+// Arguments: the tensor maps of w, x, y and the residual; the parameters.
 using LinearTileKernel = void (*)(CUtensorMap, CUtensorMap, CUtensorMap, CUtensorMap, LinearTileParameters);
 
-// Constants of a compiled kernel.
+// The constants of a compiled kernel.
 template <int kGroups_, int kN_>
 struct LinearTiles {
   static constexpr LinearTileKind kKind{kGroups_, kN_};
@@ -36,17 +36,17 @@ struct LinearTiles {
   static constexpr bool kNarrow = kKind.narrow(), kSplits = kKind.splits(), kBoxed = kKind.boxed();
   static constexpr int kThreads = kKind.threads(), kFeatures = kKind.features(),
                        kStagedEights = kKind.staged_rows() / 8, kStagingBytes = kKind.staging_bytes();
-  // setmaxnreg: the launch allocates 168 registers per thread.
+  // For setmaxnreg: at launch, a thread has 168 registers.
   static constexpr bool kMovesRegisters = kGroups > 1 && kN > 128;
   static constexpr int kProducerRegisters = 24, kConsumerRegisters = 240;
 };
 
 struct LinearTilePlace {
-  int token, feature;  // the first token and the first feature
+  int token, feature;  // of the tile's first row and column
 };
 
-// The place of tile i. Tiles that run at the same time share some features and some rows: features form bands, and the tiles of a band go
-// row by row.
+// The first token and feature of tile i. In order that tiles which run at the same time share
+// features and rows, features form bands of kBand tiles, and within a band tiles are ordered by rows.
 template <class C>
 __device__ __forceinline__ LinearTilePlace linear_tile_place(const LinearTileParameters& p, int i) {
   constexpr int kBand = 16;
@@ -55,7 +55,7 @@ __device__ __forceinline__ LinearTilePlace linear_tile_place(const LinearTilePar
   return {row * C::kN, (band * kBand + rest - row * width) * C::kFeatures};
 }
 
-// This CTA's part of k and its first tile.
+// What this CTA computes: its part of k, its first tile, and the distance to its next tile.
 struct LinearTileShare {
   int rank, first_step, steps, tile, stride;
 
@@ -69,8 +69,8 @@ struct LinearTileShare {
   }
 };
 
-// The groups of eight rows of a tile that CTA `rank` finishes. A warpgroup finishes kStagedEights groups at once, so shares are multiples
-// of that.
+// The groups of eight rows of a tile that CTA `rank` of the cluster adds up and writes.
+// They are whole multiples of kStagedEights groups, which a warpgroup writes at once.
 template <class C>
 struct LinearEights {
   static constexpr int kTake = C::kStagedEights;
@@ -79,7 +79,7 @@ struct LinearEights {
     low = rank * rounds(rows) / splits * kTake, high = (rank + 1) * rounds(rows) / splits * kTake;
   }
   static __device__ __forceinline__ int rounds(int rows) { return (rows + 8 * kTake - 1) / (8 * kTake); }
-  // The largest share of a tile with this many rows.
+  // The most groups that a CTA has of a tile with this many rows.
   static __device__ __forceinline__ uint32_t most(int rows, int splits) {
     return static_cast<uint32_t>((rounds(rows) + splits - 1) / splits * kTake);
   }

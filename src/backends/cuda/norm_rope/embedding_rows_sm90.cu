@@ -84,7 +84,7 @@ Kernel kernel_for(const Embedding::Problem& p) {
   return p.table == DType::kBF16 ? kernel_for<N, __nv_bfloat16>(p.y) : kernel_for<N, float>(p.y);
 }
 
-// True if each row is 16-byte aligned.
+// True if every row is aligned to 16 bytes.
 bool wide(const Tensor& t) {
   constexpr int64_t kBytes = 16;
   return reinterpret_cast<uintptr_t>(t.data) % kBytes == 0 && bytes_of(t.dtype, t.stride[0]) % kBytes == 0;

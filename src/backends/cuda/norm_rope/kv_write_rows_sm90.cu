@@ -1,5 +1,5 @@
-// Writes keys and values into their pages. A thread copies one word of one token, 16 bytes if everything is
-// aligned. For an e4m3 cache it reads as many bytes and rounds the elements.
+// Writes keys and values into their pages. A thread copies one word of one token, of 16 bytes if
+// everything is aligned. For an e4m3 cache it reads as many bytes and rounds the elements to e4m3.
 //
 // Wins    always: it is the only kernel of KvWrite. It moves each byte once.
 // Loses   to the fused kernels of rope_kv_write, qk_norm_rope_kv_write and qkv_rope_kv_write, which also
@@ -47,14 +47,14 @@ namespace {
 
 constexpr int kThreads = 256;
 
-// The work of a thread: a word that is copied,
+// A thread's unit of work: a word that is copied.
 template <class Word>
 struct Copied {
   using From = Word;
   using To = Word;
   static __device__ __forceinline__ void move(const From* from, To* to) { *to = *from; }
 };
-// or N elements that are rounded to e4m3.
+// A thread's unit of work: N elements that are rounded to e4m3.
 template <class X, int N>
 struct Rounded {
   struct From {
@@ -70,7 +70,7 @@ struct Rounded {
   }
 };
 
-// Sizes and strides, counted in units of a thread.
+// Sizes and strides are counted in a thread's units of work.
 struct Parameters {
   const void *k, *v;
   void *k_cache, *v_cache;
@@ -80,7 +80,7 @@ struct Parameters {
   int kv_heads, page_size, head_units;
 };
 
-// blockIdx.y: 0 keys, 1 values. threadIdx.y: the token within the CTA.
+// blockIdx.y: 0 for keys, 1 for values. threadIdx.y: index of the token in the CTA.
 template <class Unit>
 __global__ void __launch_bounds__(kThreads) kv_write(const __grid_constant__ Parameters p) {
   tile::release_next();

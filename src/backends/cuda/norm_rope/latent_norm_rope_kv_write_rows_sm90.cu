@@ -1,9 +1,9 @@
-// The first CTA of a token normalizes and rotates the token's row of the cache: a thread holds eight adjacent
-// elements of the row in registers, sums their squares with the other threads, and writes the elements to the
-// token's page. The next CTAs rotate the queries in place, eight adjacent elements per thread.
+// The first CTA of a token normalizes and rotates the token's row of the cache: a thread has eight
+// adjacent elements in registers, adds up squares with the other threads, and writes its elements to the
+// token's page. The token's other CTAs rotate the queries in place, eight adjacent elements per thread.
 //
 // Wins    where it accepts the problem: one launch instead of four per layer of DeepSeek V3's family.
-// Limits  see supports().
+// Limits  see supports() below.
 // Source  original; the contract is ops/latent_norm_rope_kv_write.h.
 #include "backends/cuda/card.h"
 #include "backends/cuda/norm_rope/rope_pairs.cuh"
@@ -73,7 +73,7 @@ struct Parameters {
   int settled;
 };
 
-// The angles of eight adjacent elements.
+// The (cos, sin) of the four pairs in eight adjacent elements.
 struct Angles {
   float at[N];
   __device__ __forceinline__ void rotate(float (&x)[N]) const {
@@ -90,7 +90,7 @@ __global__ void __launch_bounds__(kThreads) latent_norm_rope_kv_write(const __gr
   const int64_t token = blockIdx.x;
   const bool row = blockIdx.y == 0;
   const int own = static_cast<int>(threadIdx.x), of_head = p.rotary / N;
-  // The thread's elements: eight of the row, or of the rotated part of a head.
+  // The thread's eight elements: of the row, or of the rotated part of a head.
   const int query = (static_cast<int>(blockIdx.y) - 1) * static_cast<int>(kThreads) + own,
             head = query / of_head;
   const int at = row ? own * N : query % of_head * N;

@@ -1,11 +1,11 @@
-// A team of lanes, a power of two, owns a head of a token; each lane has eight adjacent elements. The team
-// sums its squares and normalizes its elements. Lanes exchange the other elements of their pairs, rotate, and
-// write queries in place and keys to their page. Values are copied to their page. The normalized elements are
-// rounded to the type of q before the rotation. Squares are added in the order of cuda.rms_norm.rows_sm90:
-// for 16-byte rows of several heads the bits equal the bits of the unfused operations.
+// A team of lanes (a power of two) handles a head of a token; a lane has eight adjacent elements. The team
+// adds up its squares and normalizes its elements. Lanes exchange the partners of their elements, rotate, and
+// write queries in place and keys to their page. Values are copied to their page. Normalized elements are
+// rounded to the type of q before the rotation. Squares are added in the order of cuda.rms_norm.rows_sm90, so
+// for 16-byte rows of several heads the result is bitwise equal to that of the unfused operations.
 // Wins    where it accepts the problem: one launch instead of three per layer makes decode steps of Qwen3-30B-A3B 6% shorter at one
 //         sequence, 2% at 8, 1% at 64 (docs/lab/cuda-qwen3.md). Queries and keys are read once.
-// Limits  see supports().
+// Limits  see supports() below.
 // Source  original; the contract is ops/qk_norm_rope_kv_write.h.
 #include "backends/cuda/card.h"
 #include "backends/cuda/norm_rope/rope_pairs.cuh"
@@ -88,7 +88,7 @@ __device__ __forceinline__ float team_sum(float sum, int lanes) {
   return sum;
 }
 
-// The (cos, sin) of a lane's elements: of eight pairs if pairs are halves of a head apart, of four if pairs are adjacent.
+// The (cos, sin) of a lane's elements: of eight pairs if partners are half a head apart, of four pairs if they are adjacent.
 template <RopePairs kPairs>
 struct Angles {
   static constexpr int kFloats = kPairs == RopePairs::kHalves ? 2 * N : N;
@@ -104,7 +104,7 @@ struct Angles {
   }
 };
 
-// Rotates a lane's elements if `rotates`; every lane of the warp calls it.
+// Rotates a lane's elements if `rotates`. Called by every lane of the warp.
 template <RopePairs kPairs>
 __device__ __forceinline__ void rotate(float (&x)[N], const Angles<kPairs>& angles, int place, int half,
                                        bool rotates) {
@@ -125,7 +125,7 @@ __device__ __forceinline__ void rotate(float (&x)[N], const Angles<kPairs>& angl
   }
 }
 
-// C: element type of the caches. blockIdx.y counts the CTAs of a token's teams: queries, then keys, then values.
+// C: element type of the caches. blockIdx.y: index of the CTA among those of a token, for queries, then keys, then values.
 template <class X, class W, class C, RopePairs kPairs>
 __global__ void __launch_bounds__(kThreads) qk_norm_rope_kv_write(const __grid_constant__ Parameters p) {
   const int64_t token = blockIdx.x;

@@ -1,5 +1,5 @@
-// Shared by the kernels that project to queries, keys and values, rotate them and store them: a token's position and slot, and the
-// destinations of elements of its heads.
+// Shared by the kernels that project to queries, keys and values, rotate them and store
+// them: the position and slot of a token, and where elements of its heads are stored.
 #pragma once
 #include "backends/cuda/linear/linear.h"
 #include "backends/cuda/norm_rope/rope_pairs.cuh"
@@ -10,7 +10,7 @@
 
 namespace sluice::cuda {
 
-// C: element type of the caches. Whole heads are rotated, with pairs half a head apart.
+// C: element type of the caches. Heads are rotated as a whole; the elements of a pair are half a head apart.
 template <class C>
 struct RotatedOut {
   using B16 = __nv_bfloat16;
@@ -43,12 +43,12 @@ struct RotatedOut {
   }
   // The index of element `of_head` of a head in rows of qkv, weights and biases.
   __device__ __forceinline__ int feature(int head, int of_head) const { return head * 2 * half + of_head; }
-  // The offset, in floats, of a pair's (cos, sin) in the table; the offset for position 0 if the head is not rotated.
+  // Offset, in floats, of a pair's (cos, sin) in the table; if the head is not rotated, the offset for position 0.
   __device__ __forceinline__ int64_t angle(const Token& token, int head, int pair) const {
     return (static_cast<int64_t>(rotates(token, head) ? token.position : 0) * half + pair) * 2;
   }
 
-  // Stores N adjacent elements of a head of one token: queries to qkv, keys and values to their slot, if there is one.
+  // Stores N adjacent elements of a head of one token: queries to qkv; keys and values to the token's slot, if it has one.
   template <int N>
   __device__ __forceinline__ void store(int row, const Token& token, int head, int of_head,
                                         const float (&value)[N]) const {

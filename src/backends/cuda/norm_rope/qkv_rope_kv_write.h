@@ -6,10 +6,10 @@
 
 namespace sluice::cuda {
 
-// Estimated time of the rotation and the cache write in an epilogue: less than a launch, and not measured separately.
+// Estimated time of rotation and cache write in an epilogue. Not measured separately; less than a launch.
 constexpr double kRotateUs = 0.2;
 
-// Requires heads that are rotated as a whole, with pairs half a head apart. `features` is the granularity of weight loads.
+// Adds the condition that heads are rotated as a whole, with pairs half a head apart. head_dim must be a multiple of `features`.
 inline void need_rotated_heads(Refusal& r, const QkvRopeKvWrite::Problem& p, int features,
                                const std::string& why) {
   const Rope::Problem& rope = p.rope.rope;

@@ -1,6 +1,6 @@
-// Queries, keys and values of up to 128 rows, by the kernel whose SMs own shares of the features (linear_shares.cuh). A group of eight
-// features of a share consists of four features of a head and their partners half a head further, so two lanes of a warp hold both
-// features of a pair. Sums are rounded to bf16 as in the separate projection, so a row has the bits of the unfused operations.
+// Queries, keys and values of up to 128 rows, by the kernel in which each SM computes a share of the features (linear_shares.cuh). A group
+// of eight features is four features of a head and their partners, half a head further, so two lanes of a warp have the two features of a
+// pair. Sums are rounded to bf16 as in the separate projection, so the result is bitwise equal to that of the unfused operations.
 //
 // Wins    9 to 128 rows, because it saves the launch between the projection and attention: decode steps of
 //         gpt-oss-20b on an H100 take 4143 us instead of 4177 at 16 sequences, 6613 instead of 6630 at 128
@@ -16,7 +16,7 @@ namespace sluice::cuda {
 namespace {
 
 constexpr int kQuad = 4;     // pairs in a group of eight features
-constexpr int kHeadOf = 32;  // half of the features in four groups of eight
+constexpr int kHeadOf = 32;  // features in four groups of eight; divides head_dim
 
 Refusal supports(const QkvRopeKvWrite::Problem& p, const DeviceInfo& d) {
   Refusal r;
@@ -62,14 +62,14 @@ extern const Candidate<QkvRopeKvWrite> qkv_rope_kv_write_shares_sm90 = {
 namespace sluice::cuda {
 namespace {
 
-// The division of a CTA's groups of eight. Groups of four such groups come first: 16 features of half a head and their 16 partners. Then
-// come single groups: four features and four partners. So whole sectors of rows of qkv and of the caches are written where possible.
+// The groups of eight of a CTA. First come fours of groups: 16 adjacent features of half a head and their 16 partners. Then come
+// single groups: four features and their partners. So whole sectors of rows of qkv and of the caches are written where possible.
 template <int kEights>
 struct Parts {
   static constexpr int kFours = kEights / 4, kOnes = kEights % 4;
 
   static __device__ __forceinline__ int four(int cta, int i) { return cta * kFours + i; }
-  // The index of a single group; single groups follow the groups of four of all CTAs.
+  // Index of a single group; single groups come after the fours of all CTAs.
   static __device__ __forceinline__ int one(int cta, int ctas, int i) {
     return 4 * kFours * ctas + cta * kOnes + i;
   }
@@ -79,7 +79,7 @@ template <class C>
 struct TurnedEnd {
   struct Maps {
     CUtensorMap fours, ones;
-    tile::Divisor quads;  // quads in half a head
+    tile::Divisor quads;  // quads (four pairs) in half a head
   };
   struct Out : RotatedOut<C> {
     tile::Divisor quads;
@@ -107,7 +107,7 @@ struct TurnedEnd {
     }
   }
 
-  // N adjacent pairs of one head. Their features are N of this thread's columns; lane c ^ 2 holds the partners.
+  // N adjacent pairs of one head. N of this thread's columns are features of these pairs; lane c ^ 2 has their partners.
   template <int N>
   struct Turn {
     int head, pair;
@@ -192,7 +192,7 @@ struct TurnedEnd {
   };
 
  private:
-  // True if this thread's columns are features of the second half of a head.
+  // True if this thread's columns are in the second half of a head.
   static __device__ __forceinline__ bool second() { return shares::column_of_thread() >= kQuad; }
 };
 

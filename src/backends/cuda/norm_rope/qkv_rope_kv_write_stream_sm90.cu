@@ -1,9 +1,9 @@
-// Queries, keys and values of up to eight rows, by the kernel that streams the weights (linear_stream.cuh). A unit of work is eight
-// features of a head and their partners half a head further: one TMA box, and two lanes of a warp in the epilogue. Sums are rounded
-// to bf16 as in the separate projection, so a row has the bits of the unfused operations.
+// Queries, keys and values of up to eight rows, by the kernel that streams the weights (linear_stream.cuh). A unit of work
+// is eight features of a head and their partners, half a head further: one TMA box, and two lanes of a warp in the epilogue.
+// Sums are rounded to bf16 as in the separate projection, so the result is bitwise equal to that of the unfused operations.
 //
-// Wins    one to eight rows: it saves a launch between the projection and attention, one or two of a layer's fifty microseconds.
-// Loses   nothing, but it refuses more rows than its registers hold.
+// Wins    one to eight rows: it saves a launch between projection and attention, 1 to 2 us of a layer's 50 us.
+// Loses   nowhere, but it refuses more than eight rows.
 // Limits  bf16, heads that are rotated as a whole, with pairs half a head apart.
 // Bytes   w once; x once per CTA.
 // Source  original; the contract is ops/qkv_rope_kv_write.h.
@@ -86,7 +86,7 @@ struct TurnedEnd {
         : RotatedOut<C>::Token(out, stream::token_of_thread()) {}
   };
 
-  // The element of this thread. Lanes r and r + 8 of a half-warp hold the two features of a pair.
+  // The element that this thread computes. Lanes r and r + 8 of a half-warp have the two features of a pair.
   struct Place {
     int head, pair;
     bool second;

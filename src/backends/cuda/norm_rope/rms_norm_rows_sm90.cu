@@ -1,5 +1,5 @@
-// RMS norm: a CTA owns one row and keeps it in registers between the sum and the scaling. If a row has several heads, a warp owns one
-// head.
+// RMS norm: a CTA computes one row and keeps it in registers between the sum of
+// squares and the scaling. If a row has several heads, a warp computes one head.
 //
 // Wins    always: it is the only kernel of RmsNorm. It moves each byte once.
 // Loses   to combine_norm after a combine and to norm_router_route before a router; each saves one launch.
@@ -83,8 +83,8 @@ struct Row {
   }
 };
 
-// A thread holds kHeld groups of N adjacent columns in registers. kHeld = 0: any number of groups, read twice. y may alias x: a
-// thread reads an element before it writes it, and no other thread accesses that element.
+// A thread has kHeld groups of N adjacent columns in registers; kHeld = 0: any number of groups, which are read
+// twice. y may alias x: a thread reads an element before it writes it, and no other thread accesses that element.
 template <int N, int kHeld, class X, class W, class Y>
 __global__ void __launch_bounds__(kThreadsMost) rms_norm(const __grid_constant__ Parameters p) {
   const int64_t token = blockIdx.x;
@@ -114,7 +114,7 @@ __global__ void __launch_bounds__(kThreadsMost) rms_norm(const __grid_constant__
       for (int i = 0; i < kHeld; ++i)
         if (const int column = first + i * stride; column < p.hidden) f(i, column);
     };
-    // There are not enough registers to prefetch more weights.
+    // There are no registers to prefetch more than one group of weights.
     if constexpr (kHeld == 1) for_mine([&](int i, int column) { tile::load(w[i], row.weight + column); });
     tile::wait_for_previous();
     for_mine([&](int i, int column) { row.load(h[i], column); });
@@ -127,7 +127,7 @@ __global__ void __launch_bounds__(kThreadsMost) rms_norm(const __grid_constant__
   }
 }
 
-// A warp owns a head. y may alias x: a lane reads an element before it writes it, and no other lane accesses that element.
+// A warp computes a head. y may alias x: a lane reads an element before it writes it, and no other lane accesses that element.
 template <int N, class X, class W, class Y>
 __global__ void __launch_bounds__(kWarp* kHeadsOfCta) rms_norm_heads(const __grid_constant__ Parameters p) {
   const int64_t token = blockIdx.x;
@@ -208,7 +208,7 @@ Status Launcher::enqueue(const RmsNorm::Problem& p, const RmsNorm::Args& a, Work
     return launch(rms_norm_rows_sm90.name, all_wide ? heads_kernel_for<kWide>(p) : heads_kernel_for<1>(p),
                   how, stream, parameters);
   }
-  constexpr int kFew = 4;  // column groups of a row that a thread can hold
+  constexpr int kFew = 4;  // most column groups of a row that a thread can have in registers
   const int64_t groups = all_wide ? p.hidden / kWide : p.hidden;
   const bool once = groups <= kThreadsMost, few = groups <= kFew * kThreadsMost;
   const int64_t threads = std::min<int64_t>((groups + kWarp - 1) / kWarp * kWarp, kThreadsMost);

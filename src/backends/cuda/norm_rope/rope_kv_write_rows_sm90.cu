@@ -1,5 +1,5 @@
-// One CTA per token row: rotates queries in place, rotates keys while it writes them to their page, and copies values. A thread takes
-// a few adjacent pairs of one head, or 16 bytes of values. Keys and values of e4m3 caches are rounded once.
+// One CTA per token: rotates queries in place, rotates keys while it writes them to their page, and copies values. A thread
+// handles a few adjacent pairs of one head, or 16 bytes of values. For e4m3 caches, keys and values are rounded once.
 //
 // Wins    always: it is the only kernel of RopeKvWrite. One launch instead of two, and keys are read once.
 // Loses   up to 128 rows to the epilogues of qkv_rope_kv_write, which save this launch: 17 to 41 us per step of gpt-oss-20b on an H100

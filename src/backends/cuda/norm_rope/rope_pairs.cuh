@@ -7,7 +7,7 @@
 
 namespace sluice::cuda {
 
-// N adjacent pairs of elements. A single pair has only the alignment of its elements.
+// Loads N adjacent pairs of elements. A single pair may be aligned only to its elements.
 template <int N, class T>
 __device__ __forceinline__ void load_pairs(float (&out)[2 * N], const T* p) {
   if constexpr (N == 1)
@@ -16,7 +16,7 @@ __device__ __forceinline__ void load_pairs(float (&out)[2 * N], const T* p) {
     tile::load(out, p);
 }
 
-// N adjacent pairs of one head, from pair i on.
+// N adjacent pairs of one head, beginning with pair i.
 template <int N, class X, RopePairs kPairs>
 struct Pairs {
   X* x;  // the rotated elements of the head
@@ -62,17 +62,17 @@ __device__ __forceinline__ void rotate_pairs(float (&a)[N], float (&b)[N], const
   }
 }
 
-// One rotated element of a pair: `value` is the element before the rotation, `other` its partner.
+// One rotated element: `value` is the element before the rotation, `other` its partner. second: it is the second of its pair.
 __device__ __forceinline__ float rotated(float value, float other, bool second, float cos, float sin) {
   return fmaf(value, cos, second ? other * sin : -(other * sin));
 }
 
-// Pairs per 16-byte access. Eight bf16 elements belong to eight pairs if the elements of a pair are half a head apart, and to four
-// pairs if they are adjacent.
+// Pairs per 16-byte access: eight bf16 elements belong to eight pairs if
+// partners are half a head apart, and to four pairs if they are adjacent.
 inline constexpr int kPairsApart = 8, kPairsWoven = 4;
 
-// Pairs that a thread processes together: as many as 16-byte accesses hold if the sizes allow it and addresses and row strides are
-// `aligned`, otherwise one.
+// Pairs that a thread handles together: as many as 16-byte accesses hold if the
+// sizes allow it and addresses and row strides are `aligned`, otherwise one.
 inline int pairs_each(const Rope::Problem& p, bool aligned) {
   constexpr int64_t kBytes = 16;
   const auto whole = [&](int64_t elements) { return bytes_of(p.x, elements) % kBytes == 0; };

@@ -1,10 +1,10 @@
-// The norm of a row in registers (ops/rms_norm.h). Each kernel decides which threads add the squares.
+// The norm of a row in registers (ops/rms_norm.h). The kernels differ in which threads add up the squares.
 #pragma once
 #include <cstdint>
 
 namespace sluice::cuda {
 
-// With at least this many CTAs, a dependent launch costs a chain more than the microsecond that it hides (docs/lab/cuda-routing.md).
+// With this many CTAs or more, dependent launch costs a chain of kernels more than the microsecond that it hides (docs/lab/cuda-routing.md).
 inline constexpr int64_t kManyRows = 4096;
 
 template <int N>

@@ -1,13 +1,12 @@
-// LoRA delta in one launch. A cluster owns a few tokens. For A x, each of its CTAs takes an eighth of the columns and reads the
-// partial sums of the other CTAs. For B (A x), each takes an eighth of the features.
+// LoRA delta in one launch. A cluster of 8 CTAs computes one token or eight. For A x, each CTA sums over an eighth of the
+// columns of A; then every CTA adds up the partial sums of all eight. For B (A x), each CTA computes an eighth of the features.
 //
-// Wins    8 to 64 tokens, and one token of rank 16 with hidden 2880 (lora.csv, four adapters): 4.1 us against 12.1 us of mma_sm90 at
-//         8 tokens of rank 16, 4.5 us against 6.5 us at 64. One launch, and A x stays in shared memory.
+// Wins    at hidden 2880 with four adapters (lora.csv): 1 to 64 tokens of rank 16 and 8 to 32 of rank 64: 4.1 us against 12.1 us of
+//         mma_sm90 at 8 tokens of rank 16, 4.5 us against 6.5 us at 64. One launch, and A x stays in shared memory.
 // Loses   to mma_sm90 beyond 64 tokens if mma_sm90 accepts the problem (128 tokens of rank 16: 9.7 us against 6.5 us), from 64 tokens on
 //         at rank 64 (9.8 us against 8.9 us), and at one token of rank 64 (7.9 us against 6.7 us).
-// Limits  tokens < 2^27, because a grid has up to eight CTAs per token. 16-byte loads if hidden, row strides
-//         and addresses allow them. The split depends only on hidden, so a row's bits do not depend on the
-//         batch.
+// Limits  tokens < 2^27, because a grid has up to eight CTAs per token. Loads 16 bytes at a time if hidden, row strides
+//         and addresses allow it. The split of a sum depends only on hidden, so the kernel is batch-invariant.
 // Source  original; the contract is ops/lora_delta.h.
 #include "backends/cuda/card.h"
 #include "ops/lora_delta.h"
@@ -15,7 +14,7 @@
 namespace sluice::cuda {
 namespace {
 
-// Tokens per cluster. Tokens share loads of A if clusters of one token each would more than fill the device.
+// Tokens per cluster. Beyond 64 tokens, eight share loads of A, because clusters of one token would more than fill the device.
 int tokens_for(const LoraDelta::Problem& p) {
   constexpr int64_t kFewTokens = 64;
   return p.tokens > kFewTokens ? 8 : 1;
@@ -29,8 +28,8 @@ Refusal supports(const LoraDelta::Problem& p, const DeviceInfo& d) {
   return r;
 }
 
-// H200, hidden 2880, features 128: rank 16 takes 3.5 us for one token, 4.4 for 64, 9.9 for 128, 183 for 8192; rank 64 takes
-// 6.3 for one token and 457 for 8192.
+// Fitted to an early run on an H200, hidden 2880, features 128: rank 16 took 3.5 us for one token, 4.4 for 64, 9.9 for 128, 183
+// for 8192; rank 64 took 6.3 us for one token and 457 for 8192. In lora.csv one token takes 3.9 us (rank 16) and 7.9 us (rank 64).
 double cost_us(const LoraDelta::Problem& p, const DeviceInfo&) {
   const double rank = static_cast<double>(p.rank), rows = static_cast<double>(p.hidden + p.features) / 3008;
   const double start = tokens_for(p) == 1 ? 2.6 + 0.055 * rank * rows : 6 + 0.2 * rank * rows;
@@ -66,7 +65,7 @@ namespace sluice::cuda {
 namespace {
 
 constexpr int kBlocks = 8, kWarps = 8, kThreads = 32 * kWarps;
-constexpr int kRows = 2;  // rows of A that a warp has in flight
+constexpr int kRows = 2;  // rows of A that a warp loads at once
 
 struct Parameters {
   const void *x, *a, *b;
@@ -76,9 +75,9 @@ struct Parameters {
   int64_t x_stride, y_stride;  // elements between rows
   int64_t tokens;
   int features, hidden, rank, adapters;
-  int block_columns;  // columns of hidden per CTA, a multiple of 8
+  int block_columns;  // columns of A per CTA, a multiple of 8
   bool y_bf16;
-  bool b_wide;  // rows of b consist of 16-byte chunks of eight elements
+  bool b_wide;  // rows of b are whole, aligned chunks of eight elements
 };
 
 __device__ __forceinline__ float read_y(const Parameters& p, int64_t at) {
@@ -93,7 +92,7 @@ __device__ __forceinline__ void write_y(const Parameters& p, int64_t at, float v
   }
 }
 
-// Adds the parts of A x of all CTAs of the cluster.
+// Adds up the partial sums of A x from all CTAs of the cluster.
 template <int kTokens>
 __device__ __forceinline__ void add_parts(const Parameters& p, const int (&adapters)[kTokens],
                                           const float* part, float* inner) {
@@ -107,7 +106,7 @@ __device__ __forceinline__ void add_parts(const Parameters& p, const int (&adapt
   }
 }
 
-// Adds scale * B u to y, u = A x, for this CTA's features of the cluster's tokens.
+// Adds scale * B u to y, where u = A x, for the cluster's tokens and this CTA's features.
 template <class W, int kTokens>
 __device__ __forceinline__ void multiply_b(const Parameters& p, const int (&adapters)[kTokens], int64_t first,
                                            int block, const float* inner) {
@@ -138,8 +137,8 @@ __device__ __forceinline__ void multiply_b(const Parameters& p, const int (&adap
   }
 }
 
-// kTokens: tokens per cluster. N: adjacent columns per load. Shared memory: this CTA's part of A x and the whole A x, each
-// [kTokens][rank].
+// kTokens: tokens per cluster. N: columns per load. Shared memory: this
+// CTA's partial sums of A x, then the complete A x, each [kTokens][rank].
 template <class X, class W, int kTokens, int N>
 __global__ void __launch_bounds__(kThreads) delta(const __grid_constant__ Parameters p) {
   extern __shared__ float shared[];
@@ -157,7 +156,7 @@ __global__ void __launch_bounds__(kThreads) delta(const __grid_constant__ Parame
   }
   __syncthreads();
   for (int leader = 0; leader < kTokens; ++leader) {
-    // All tokens with the leader's adapter share its loads of A; the leader is the first of them.
+    // All tokens with the same adapter share its loads of A, in the iteration of the first of them (`leader`).
     const int adapter = adapters[leader];
     bool led = adapter < 0;
     for (int t = 0; t < leader; ++t) led |= adapters[t] == adapter;
@@ -203,7 +202,7 @@ __global__ void __launch_bounds__(kThreads) delta(const __grid_constant__ Parame
   tile::cluster_publish();
   tile::cluster_wait();
   add_parts(p, adapters, part, inner);
-  tile::cluster_publish();  // no CTA exits while a peer CTA reads from it
+  tile::cluster_publish();  // no CTA exits while another CTA reads its shared memory
   __syncthreads();
   multiply_b<W>(p, adapters, first, block, inner);
   tile::cluster_wait();

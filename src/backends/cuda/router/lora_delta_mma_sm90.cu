@@ -1,17 +1,17 @@
-// LoRA delta on tensor cores, in one launch. A CTA, or a cluster of up to 8, owns a tile of 16 or 32 tokens.
+// LoRA delta on tensor cores, in one launch. A CTA, or a cluster of up to 8, computes a tile of 16 or 32 tokens.
 //
-// Warps multiply the tile by A for each adapter of its tokens, each warp over its part of the columns, and keep the sums of that
-// adapter's tokens. The warps of a CTA add up their sums in shared memory; then the CTAs of a cluster read each other's sums. A x
-// is split into three bf16 terms, which is exact. Each warp multiplies A x by its part of the features of B and adds to y.
-// Operands of mma.sync come straight from global memory (tile/mma.cuh).
+// For each adapter of the tile's tokens, all warps multiply the whole tile by A; a warp sums over its part of the columns and
+// keeps the rows of the tokens with that adapter. The warps of a CTA add up their sums in shared memory; then the CTAs of a
+// cluster read each other's sums. A x is split into three bf16 terms, without rounding. Each warp multiplies A x by its part
+// of the features of B and adds the result to y. Operands of mma.sync are loaded directly from global memory (tile/mma.cuh).
 //
-// Wins    beyond 64 tokens, at rank 64 from 64 tokens on (lora.csv, hidden 2880, four adapters): 6.5 us against 9.7 us of cluster_sm90
-//         at 128 tokens of rank 16, 8.9 us against 9.8 us at 64 tokens of rank 64.
-// Loses   to cluster_sm90 at 8 to 64 tokens of rank 16, by 2.0 to 8.1 us: there each cluster has one token, and no warp multiplies
-//         rows of other adapters.
-// Limits  see supports(). A tile's time grows with the number of its adapters. The split of a sum depends on the number of tokens,
-//         so the kernel is not batch-invariant.
-// Bytes   reads x once for each adapter of a tile, A and B of an adapter once for each tile that uses it.
+// Wins    at hidden 2880 with four adapters (lora.csv): beyond 64 tokens, at rank 64 from 64 tokens on: 6.5 us against 9.7 us of
+//         cluster_sm90 at 128 tokens of rank 16, 8.9 us against 9.8 us at 64 tokens of rank 64.
+// Loses   to cluster_sm90 at 8 to 64 tokens of rank 16, by 2.0 to 8.1 us: there a cluster computes one token, so no warp multiplies
+//         rows of tokens with other adapters.
+// Limits  see supports() below. A tile's time grows with the number of its adapters. The split of a sum depends on the number of
+//         tokens, so the kernel is not batch-invariant.
+// Bytes   reads x once per adapter of a tile, and A and B of an adapter once per tile that has a token with it.
 // Source  original; the contract is ops/lora_delta.h, the design is docs/lab/cuda-lora.md.
 #include "backends/cuda/card.h"
 #include "ops/lora_delta.h"
@@ -23,7 +23,7 @@ constexpr int kWarps = 8, kThreads = 32 * kWarps;
 constexpr int kUnit = 32;  // elements of a row that four lanes load together
 constexpr int kBlockMemory = 227 << 10;
 
-// Tokens of a tile; CTAs per cluster.
+// Tokens per tile; CTAs per cluster.
 struct Tile {
   int tokens, blocks;
 };
@@ -31,8 +31,8 @@ constexpr Tile kTiles[] = {{16, 8}, {16, 4}, {16, 2}, {16, 1}, {32, 2}, {32, 1}}
 
 int parts(int64_t size, int64_t of) { return static_cast<int>((size + of - 1) / of); }
 
-// Shared memory: the sums of each warp, of the CTA, and of the cluster, each [tokens][pitch]. The padding puts the rows that half a
-// warp stores into different banks.
+// Shared memory: the sums of each warp, of the CTA, and of the cluster, each [tokens][pitch].
+// The padding of 8 floats puts the rows that half a warp stores into different banks.
 int pitch_of(const LoraDelta::Problem& p) { return static_cast<int>(p.rank) + 8; }
 size_t shared_bytes(const LoraDelta::Problem& p, const Tile& t) {
   return sizeof(float) * static_cast<size_t>((kWarps + 2) * t.tokens * pitch_of(p));
@@ -52,14 +52,14 @@ Refusal supports(const LoraDelta::Problem& p, const DeviceInfo& d) {
   return r;
 }
 
-// Fitted to measured times, within 12% (docs/lab/cuda-lora.md).
+// Fitted to measured times on an H200; the error is within 12% (docs/lab/cuda-lora.md).
 struct Constants {
-  double launch_us = 3.4;        // includes the exchange between warps, B and y
+  double launch_us = 3.4;        // includes the exchange between warps, the product with B, and y
   double cluster_us = 0.93;      // the exchange between CTAs
-  double block_per_us = 34.8e3;  // bytes that one CTA reads
-  double sm_per_us = 20.2e3;     // bytes that all CTAs of an SM read
-  double rank_us = 0.31;         // sums and products, per 8 of rank and per tile of 16 tokens in a CTA
-  double adapter_us = 1.7;  // per adapter of a tile after the first one; adapter_rank_us: per unit of rank
+  double block_per_us = 34.8e3;  // read rate of one CTA
+  double sm_per_us = 20.2e3;     // read rate of all CTAs of an SM together
+  double rank_us = 0.31;         // sums and products, per 8 of rank and per 16 tokens of a CTA's tile
+  double adapter_us = 1.7;  // per adapter of a tile after its first; adapter_rank_us: the same per unit of rank
   double adapter_rank_us = 0.016;
   double resident = 2;  // CTAs per SM
 };
@@ -76,7 +76,7 @@ double tile_us(const LoraDelta::Problem& p, const DeviceInfo& d, const Tile& t) 
   const double waves = std::max(1.0, blocks / (kCost.resident * d.cores));
   const double together = of_an_sm * (bytes / kCost.sm_per_us + sums);
   const double memory = 2.0 * static_cast<double>(p.tokens * p.hidden) / d.mem_bytes_per_us;
-  // The adapters of a tile, if tokens of the same adapter are adjacent.
+  // The expected number of additional adapters in a tile, if tokens with the same adapter are adjacent.
   const double tokens = static_cast<double>(std::max<int64_t>(p.tokens, 1));
   const double more = std::min({static_cast<double>(p.adapters - 1), tokens - 1, t.tokens - 1.0,
                                 static_cast<double>(p.adapters - 1) * t.tokens / tokens});
@@ -144,17 +144,17 @@ struct Parameters {
   int64_t x_stride, y_stride;  // elements between rows
   int64_t tokens;
   int features, hidden, rank, adapters;
-  int blocks, units;  // CTAs per cluster; units of a row for each warp of these CTAs
+  int blocks, units;  // CTAs per cluster; units of a row of x per warp
   int pitch;
   uint32_t zero;  // always 0, but unknown to the compiler
   bool y_bf16, x_wide;
 };
 
-// The adapter of this lane's token, -1 if it has none, and the groups of lanes with the same adapter.
+// The adapter of this lane's token (-1: none), and the lanes grouped by adapter.
 struct Adapters {
   int mine;
-  uint32_t same;     // lanes of the same adapter
-  uint32_t leaders;  // one lane for each adapter
+  uint32_t same;     // lanes whose token has the same adapter
+  uint32_t leaders;  // the first lane of each adapter
 
   __device__ Adapters(const Parameters& p, int64_t first, int tokens) {
     const int lane = threadIdx.x % 32;
@@ -164,7 +164,7 @@ struct Adapters {
     same = __match_any_sync(~0u, mine);
     leaders = __ballot_sync(~0u, mine >= 0 && __ffs(same) - 1 == lane);
   }
-  // Calls f(adapter, mask of its tokens) for each adapter. Called by all lanes of a warp.
+  // Calls f(adapter, mask of its lanes) for each adapter. Called by all lanes of a warp.
   template <class F>
   __device__ __forceinline__ void each(F f) const {
 #pragma unroll 1
@@ -175,7 +175,7 @@ struct Adapters {
   }
 };
 
-// sums[token][r] = this warp's part of A x, for the tokens in `members`, which share an adapter. kColumns rows of A are processed at a time.
+// Stores this warp's part of A x, sums[token][r], for the tokens in `members`, which have adapter `adapter`. Loops over kColumns rows of A at a time.
 template <int kTokens, int kColumns, int kFlight, bool kAnyRows>
 __device__ __forceinline__ void multiply_a(const Parameters& p, int64_t first, int slice, int adapter,
                                            uint32_t members, float* sums) {
@@ -204,8 +204,8 @@ __device__ __forceinline__ void multiply_a(const Parameters& p, int64_t first, i
         for (int m = 0; m < kRowGroups; ++m)
           tile::load_inputs(xv[i][m], x[m] + i * kUnit, i * kUnit < left, !kAnyRows || p.x_wide);
       }
-      // This zero depends on all loads, so no product starts before the last load has been issued. Without it the compiler moves each load
-      // next to its use, which serialises the loads.
+      // This zero depends on all loads, so no product starts before the last load has been issued.
+      // Without it the compiler moves each load next to its use, which serializes the loads.
       uint32_t any = 0;
 #pragma unroll
       for (int i = 0; i < kFlight; ++i) {
@@ -234,7 +234,7 @@ __device__ __forceinline__ void multiply_a(const Parameters& p, int64_t first, i
 #pragma unroll
       for (int n = 0; n < kColumnGroups; ++n) {
         const float(&d)[4] = acc[m / 2][n];
-        const int r = r0 + 8 * n + 2 * c;  // the rank is a multiple of 8, so both are inside or outside
+        const int r = r0 + 8 * n + 2 * c;  // the rank is a multiple of 8, so r and r + 1 are both inside or both outside
         if ((members >> row & 1) && r < p.rank)
           *reinterpret_cast<float2*>(sums + row * p.pitch + r) =
               m % 2 == 0 ? make_float2(d[0], d[1]) : make_float2(d[2], d[3]);
@@ -243,7 +243,7 @@ __device__ __forceinline__ void multiply_a(const Parameters& p, int64_t first, i
   }
 }
 
-// Adds 8 features of scale * B u to y, from `feature` on, for the tokens in `members` among 16.
+// Adds scale * B u to y for 8 features, beginning with `feature`, and for the tokens in `members` (a mask of 16 tokens).
 __device__ __forceinline__ void multiply_b(const Parameters& p, int64_t first, int feature, int adapter,
                                            uint32_t members, const float* u) {
   const int lane = threadIdx.x % 32, g = lane / 4, c = lane % 4;
@@ -320,7 +320,7 @@ __global__ void __launch_bounds__(kThreads) lora_delta_mma(const __grid_constant
         inner[t * p.pitch + r] = sum;
       }
     }
-    tile::cluster_publish();  // no CTA exits while a peer CTA reads from it
+    tile::cluster_publish();  // no CTA exits while another CTA reads its shared memory
   }
   __syncthreads();
 
@@ -337,7 +337,7 @@ __global__ void __launch_bounds__(kThreads) lora_delta_mma(const __grid_constant
 
 template <int kTokens, bool kAnyRows>
 auto kernel_for(int64_t rank) {
-  // Units in flight per warp: as many as allow two CTAs per SM within the registers.
+  // kFlight: units that a warp loads at once; as many as leave enough registers for two CTAs per SM.
   return rank <= 16 ? lora_delta_mma < kTokens, 16, kTokens == 16 ? 4 : 3,
          kAnyRows > : rank <= 32 ? lora_delta_mma < kTokens, 32, kTokens == 16 ? 3 : 2,
          kAnyRows >              : lora_delta_mma < kTokens, 64, kTokens == 16 ? 2 : 1, kAnyRows > ;

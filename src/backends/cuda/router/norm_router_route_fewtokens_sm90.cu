@@ -1,9 +1,9 @@
 // RMS norm, router GEMM and routing of few tokens in one launch (router_route_fewtokens.cuh).
 //
-// Wins    1 to 64 tokens of gpt-oss's and Qwen3's layers: it saves the launch of the norm, 0.5 us per layer of gpt-oss-20b on an H100
+// Wins    1 to 64 tokens in the layers of gpt-oss and Qwen3: saves the launch of the norm, 0.5 us per layer of gpt-oss-20b on an H100
 //         (docs/lab/cuda-step-launches.md).
 // Loses   to the unfused kernels for more tokens.
-// Limits  as router_route_fewtokens_sm90, for a softmax before or after the choice. A row's bits do not depend on the batch.
+// Limits  as router_route_fewtokens_sm90, and only softmax, before or after the choice of experts. Batch-invariant.
 // Source  original; the contract is ops/norm_router_route.h.
 #include "ops/norm_router_route.h"
 
@@ -28,7 +28,7 @@ Refusal supports(const Problem& p, const DeviceInfo& d) {
   return r;
 }
 
-// The fused norm costs less than a launch. The value is set by hand from steps of one sequence (docs/lab/cuda-step-launches.md).
+// In the fused kernel the norm takes less time than a launch. Set by hand to match steps of one sequence (docs/lab/cuda-step-launches.md).
 double cost_us(const Problem& p, const DeviceInfo&) {
   constexpr double kNormUs = 0.4;
   return few::few_us(p.router) + kNormUs;
@@ -70,7 +70,7 @@ constexpr Kernel kernel_at() {
   if constexpr (is_softmax(few::kInstances[kIndex].kind)) {
     return few::kernel_of<kIndex, few::Input::kNormed>();
   } else {
-    return nullptr;  // supports() refuses this instance's problems
+    return nullptr;  // supports() refuses the problems of this instance
   }
 }
 template <size_t... kIndex>

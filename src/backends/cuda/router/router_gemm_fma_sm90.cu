@@ -1,9 +1,9 @@
-// Router GEMM by scalar FMA over tiles in shared memory. Accepts every problem of the contract.
+// Router GEMM with scalar FMAs on tiles in shared memory. Accepts every problem of the contract.
 //
 // Wins    problems that no other kernel accepts: hidden is not a multiple of 8, or too small for tensor cores.
 // Loses   everywhere else, by a factor of 11 and more (router_candidates.csv: 222 us against 5.6 us at 1024 tokens of 2880 x 128).
-//         It uses no tensor cores and loads single elements; with few tokens SMs are idle.
-// Limits  none beyond the contract. A logit is one sum in the order of k, so a row's bits do not depend on the batch.
+//         It uses no tensor cores and loads single elements; with few tokens it leaves SMs idle.
+// Limits  none beyond the contract. A logit is one sum in the order of k, so the kernel is batch-invariant.
 // Source  original; the contract is ops/router_gemm.h.
 #include "backends/cuda/card.h"
 #include "ops/router_gemm.h"
@@ -14,7 +14,7 @@ namespace {
 constexpr int kSide = 16, kThreads = kSide * kSide;  // threads along tokens and along experts
 constexpr int kDepth = 32;                           // elements of a row in shared memory at a time
 
-// Large tiles load less; small tiles are used only if large tiles would leave SMs idle.
+// Large tiles load fewer bytes in total, but with up to kManyTokens tokens they would leave SMs idle.
 int each_for(const RouterGemm::Problem& p) {
   constexpr int64_t kManyTokens = 512;
   return p.tokens > kManyTokens ? 4 : 1;
@@ -28,8 +28,8 @@ Refusal supports(const RouterGemm::Problem&, const DeviceInfo& d) {
   return r;
 }
 
-// H200: 86 us for 1 x 128 x 2880, 342 for 512 x 512 x 4096. Steps are sequential; with several CTAs per SM, FMA throughput is the
-// limit. Large tiles are not measured yet.
+// H200: 86 us for 1 token x 128 experts x hidden 2880, 342 us for 512 x 512 x 4096. The steps along k are
+// sequential; with several CTAs per SM, FMA throughput is the limit. The constants of large tiles are not fitted.
 double cost_us(const RouterGemm::Problem& p, const DeviceInfo& d) {
   constexpr double kLatencyUs = 1.5, kSmallStepUs = 0.93, kLargeStepUs = 1.6, kSmallBlocks = 3,
                    kLargeBlocks = 2;
@@ -67,7 +67,7 @@ extern const Candidate<RouterGemm> router_gemm_fma_sm90 = {
 namespace sluice::cuda {
 namespace {
 
-// kEach: tokens and experts per thread; a CTA has kSide * kEach of both. Grid: tiles of experts, tiles of tokens.
+// kEach: tokens, and experts, per thread; a CTA has kSide * kEach tokens and as many experts. Grid: tiles of experts, tiles of tokens.
 template <class X, class W, int kEach>
 __global__ void __launch_bounds__(kThreads) fma_tile(const __grid_constant__ RouterParameters p) {
   constexpr int kTile = kSide * kEach;
@@ -78,7 +78,7 @@ __global__ void __launch_bounds__(kThreads) fma_tile(const __grid_constant__ Rou
   tile::release_next();
   tile::wait_for_previous();
   constexpr int kLoads = kTile * kDepth / kThreads;
-  float next_x[kLoads], next_w[kLoads];  // the next step's loads, in flight during this step's products
+  float next_x[kLoads], next_w[kLoads];  // values for the next step, loaded during the products of this step
   const auto load = [&](int k) {
 #pragma unroll
     for (int i = 0; i < kLoads; ++i) {

@@ -1,15 +1,15 @@
-// Router GEMM for one to four tokens: a CTA owns one or two experts. No cluster, no tile, one reduction.
+// Router GEMM for one to four tokens: a CTA computes the logits of one or two experts. No cluster, no tile, one reduction.
 //
-// bf16 operands: rows are cut into slices, and a slice takes the place of a row in an mma.sync tile. A column of the tile is a
-// slice of an expert's row; a row of the tile is a slice of a token. Products of different slices are discarded. That is eight
-// times the work, but it needs two instructions for 8 values of a thread and up to four tokens, where FMAs need 24 or more. A
-// launch runs through its instructions once, from memory, so fewer instructions are faster. Other operands: a thread owns a few
-// 16-byte chunks of the expert's row.
+// bf16 operands: a row is cut into slices along k, and a slice takes the place of a row in an mma.sync operand. A column of
+// the operand of weights is a slice of an expert's row; a row of the other operand is a slice of a token. Sums over products
+// of different slices are discarded. This is eight times the work, but it takes two instructions for 8 values of a thread
+// and up to four tokens, where FMAs take 24 or more. A launch executes its instructions once, from a cold instruction cache,
+// so fewer instructions are faster. Other operands: a thread has a few 16-byte chunks of the expert's row.
 //
-// Wins    one token of every router, two tokens of most (router_candidates.csv, plain launches): at one token 0.1 to 0.7 us faster than
+// Wins    one token of every router, two tokens of most (router_candidates.csv, plain launches): at one token up to 0.7 us faster than
 //         splitk_sm90 with bf16 weights, 1.7 us with f32 weights. With f32 weights also at 4 tokens (3.5 us against 4.8 us).
-// Loses   to splitk_sm90 from 4 tokens on with bf16 weights, because every CTA reads every token.
-// Limits  see supports(). The order of a sum depends only on hidden and experts, so a row's bits do not depend on the batch.
+// Loses   to splitk_sm90 at 4 tokens with bf16 weights (except for 2880 x 32), because every CTA reads every token.
+// Limits  see supports() below. The order of a sum depends only on hidden and experts, so the kernel is batch-invariant.
 // Source  original; the contract is ops/router_gemm.h.
 #include "backends/cuda/card.h"
 #include "backends/cuda/measured_cost.h"
@@ -32,7 +32,7 @@ Refusal supports(const RouterGemm::Problem& p, const DeviceInfo& d) {
   return r;
 }
 
-// H200, weights not in L2, one token: 1.94 us for 2880 x 128, 2.34 for 4096 x 256, 2.70 for 7168 x 256.
+// Examples: H200, weights not in L2, one token: 1.94 us for 2880 x 128, 2.34 for 4096 x 256, 2.70 for 7168 x 256.
 double cost_us(const RouterGemm::Problem& p, const DeviceInfo& d) {
   if (p.x == DType::kBF16 && p.w == DType::kBF16) return measured_us("cuda.router_gemm.gemv_sm90", p, d);
   constexpr double kLatencyUs = 1.78, kTokenUs = 0.1, kTokenMegabyteUs = 0.07;
@@ -73,23 +73,23 @@ namespace {
 
 using B16 = __nv_bfloat16;
 
-// The parameters of the loads come first: at a launch no parameters are in any cache, and they are read line by line.
+// The parameters that the loads need come first: at a launch the parameters are in no cache, and they are fetched by cache line.
 struct SliceParameters {
   const B16 *w, *x;
   int hidden, experts, tokens;
   uint32_t zero;     // always 0, but unknown to the compiler
-  int64_t x_stride;  // elements, as y_stride
+  int64_t x_stride;  // elements between rows, as y_stride
   const B16* bias;
   void* y;
   int64_t y_stride;
   bool y_bf16;
 };
 
-// kExperts: per CTA, 1 or 2. kTokens: 1, 2 or 4, at least the number of tokens.
+// kExperts: experts per CTA, 1 or 2. kTokens: 1, 2 or 4; not less than the number of tokens.
 //
-// A CTA reads both operands in strides of 1024 elements, a warp in strides of kSlices * 32 elements. Row g of an mma.sync operand
-// is slice g % kSlices of expert g / kSlices, or of that token; four lanes hold 8 elements each. So d[i, j] is part of a logit if i
-// and j are the same slice.
+// A CTA steps through both operands by 1024 elements of k; a warp has kSlices * 32 of them. Row g of an
+// mma.sync operand is slice g % kSlices of expert g / kSlices (for x: of the token of the same index), and
+// four lanes hold 8 elements of it each. So d[i, j] is part of a logit if rows i and j are the same slice.
 template <int kExperts_, int kTokens_>
 struct SliceShape {
   static constexpr int kExperts = kExperts_, kTokens = kTokens_;
@@ -98,21 +98,21 @@ struct SliceShape {
                        kSets = (kTokens + kEach - 1) / kEach;  // tokens per product; products
   static constexpr int kHalves =
       kTokens > kEach / 2 ? 2 : 1;  // halves of an operand's 16 rows that can have tokens
-  // Independent sums, so that a product does not wait for the previous one. Their number is the same for any number of tokens, so that
-  // the bits are the same.
+  // Independent accumulators, so that a product does not wait for the previous one.
+  // The number is the same for all token counts, so that the results are, too.
   static constexpr int kChains = 2 * kExperts;
 
   using Parts = float[kWarps][kTokens][kExperts][kSlices];
   using Sums = float[kSets][kChains][4];
   using Inputs = tile::Eight<B16>[kSets][kHalves];
-  // The token of row g, or of row g + 8, of an operand.
+  // The token of row g (half 0) or g + 8 (half 1) of the operand in product q.
   static __device__ __forceinline__ int token_of(int q, int half, int g) {
     return q * kEach + (g + 8 * half) / kSlices;
   }
 };
 
-// A zero that depends on all loads, so no sum starts before the last load has been issued. Without it the compiler moves each load next
-// to its use, which serialises the loads.
+// A zero that depends on all loads, so no sum starts before the last load has been issued.
+// Without it the compiler moves each load next to its use, which serializes the loads.
 template <class S, bool kOnce, int kFlight>
 __device__ __forceinline__ float zero_after_loads(const tile::Eight<B16> (&w)[kFlight],
                                                   const typename S::Inputs (&x)[kFlight], uint32_t zero) {
@@ -144,7 +144,7 @@ __device__ __forceinline__ void multiply_chunks(typename S::Sums& acc, const til
     }
 }
 
-// Adds the chains, and stores this warp's partial logits.
+// Adds up the independent accumulators and stores this warp's partial logits.
 template <class S>
 __device__ __forceinline__ void leave_parts(typename S::Parts& parts, typename S::Sums& acc, int warp, int g,
                                             int c) {
@@ -156,7 +156,7 @@ __device__ __forceinline__ void leave_parts(typename S::Parts& parts, typename S
     for (int chain = 1; chain < S::kChains; ++chain)
 #pragma unroll
       for (int i = 0; i < 4; ++i) acc[q][0][i] += acc[q][chain][i];
-  // A lane has columns 2c and 2c + 1 of row g. For each expert, one lane has the column of row g's own slice.
+  // A lane has columns 2c and 2c + 1 of row g. For each expert, one of the lanes has the column with the same slice as row g.
   if (c % (kSlices / 2) == slice / 2)
 #pragma unroll
     for (int q = 0; q < S::kSets; ++q)
@@ -169,7 +169,7 @@ __device__ __forceinline__ void leave_parts(typename S::Parts& parts, typename S
       }
 }
 
-// The logit of a token, from all parts and the bias.
+// The logit of a token: bias plus all partial logits.
 template <class S>
 __device__ __forceinline__ float logit_of(const typename S::Parts& parts, int token, int expert, float bias) {
   float4 sum[S::kSlices / 4];
@@ -189,7 +189,7 @@ __device__ __forceinline__ float logit_of(const typename S::Parts& parts, int to
   return total;
 }
 
-// kFlight: chunks of w that a thread has in flight; kOnce: a thread has no more chunks than that.
+// kFlight: chunks of w that a thread loads at once. kOnce: no thread has more chunks than kFlight.
 template <int kExperts, int kTokens, int kFlight, bool kOnce>
 __global__ void __launch_bounds__(128 * kExperts) slices(const __grid_constant__ SliceParameters p) {
   using S = SliceShape<kExperts, kTokens>;
@@ -232,7 +232,7 @@ __global__ void __launch_bounds__(128 * kExperts) slices(const __grid_constant__
       });
   };
   load_x();
-  // The logit that this thread sums.
+  // The logit that this thread adds up.
   const int token = threadIdx.x / kExperts, expert = first_expert + threadIdx.x % kExperts;
   const bool stores = token < min(kTokens, p.tokens) && expert < p.experts;
   const uint32_t bias = tile::load_weight(p.bias + expert, p.bias && stores);
@@ -248,7 +248,7 @@ __global__ void __launch_bounds__(128 * kExperts) slices(const __grid_constant__
         for (int i = 0; i < 4; ++i) acc[q][chain][i] = kOnce || !begun ? zero : acc[q][chain][i] + zero;
     multiply_chunks<S>(acc, wv, xv);
     left -= kFlight * S::kStride;
-    if (kOnce || left + begin <= 0) break;  // uniform over all threads
+    if (kOnce || left + begin <= 0) break;  // all threads agree
     w += kFlight * S::kStride;
     each_input([&](int q, int half) { x[q][half] += kFlight * S::kStride; });
     load_w();
@@ -296,7 +296,7 @@ auto slices_for(int64_t tokens, int64_t hidden) {
 }
 
 Status launch_slices(const RouterGemm::Problem& p, const RouterParameters& r, Stream stream) {
-  // With enough experts for all SMs, two experts share the reads of x in a CTA.
+  // If there are enough experts for all SMs, a CTA has two experts, which share its reads of x.
   constexpr int64_t kTwoFrom = 192;
   const int experts = p.experts >= kTwoFrom ? 2 : 1;
   const SliceParameters parameters{.w = static_cast<const B16*>(r.w),
@@ -316,8 +316,8 @@ Status launch_slices(const RouterGemm::Problem& p, const RouterParameters& r, St
   return launch(router_gemm_gemv_sm90.name, kernel, how, stream, parameters);
 }
 
-// kTokens: tokens per CTA. kChunks: chunks of eight elements in flight per thread and row. kAnyRows: rows of x may start at any
-// address. The code is short, because a launch runs through it once and instruction fetch is part of its time.
+// kTokens: tokens per CTA. kChunks: chunks of eight elements that a thread loads at once, per row. kAnyRows: rows of x may
+// start at any address. The code is short, because a launch executes it once and fetching its instructions is part of the time.
 template <class X, class W, int kTokens, int kChunks, bool kAnyRows>
 __global__ void __launch_bounds__(kThreadsMost) gemv(const __grid_constant__ RouterParameters p) {
   __shared__ float parts[kTokens][kWarpsMost];
@@ -348,7 +348,7 @@ __global__ void __launch_bounds__(kThreadsMost) gemv(const __grid_constant__ Rou
         tile::load_inputs(xv[i][t], x + min(first + t, p.tokens - 1) * p.x_stride + i * step,
                           base + i * step < p.hidden, !kAnyRows || p.x_wide);
     }
-    __syncwarp();  // keeps the compiler from sinking each load to its use, which would serialise the loads
+    __syncwarp();  // keeps the compiler from moving each load to its use, which would serialize the loads
 #pragma unroll
     for (int i = 0; i < kChunks; ++i) {
       float wf[8];
@@ -375,7 +375,7 @@ __global__ void __launch_bounds__(kThreadsMost) gemv(const __grid_constant__ Rou
     if (lane == 0) parts[t][warp] = sum[t];
   }
   __syncthreads();
-  const int token = first + warp;  // from here on, a warp reduces one token
+  const int token = first + warp;  // in the final reduction, warp w adds up the logit of token first + w
   if (warp >= kTokens || token >= p.tokens) return;
   float total = lane < warps ? parts[warp][lane] : 0.f;
 #pragma unroll
@@ -383,13 +383,13 @@ __global__ void __launch_bounds__(kThreadsMost) gemv(const __grid_constant__ Rou
   if (lane == 0) store_logit(p, token, expert, total + tile::weight_value<W>(bias));
 }
 
-// Threads, and chunks in flight per thread, for rows of `chunks` chunks.
+// Threads per CTA, and chunks that a thread loads at once, for rows of `chunks` chunks.
 struct Shape {
   int threads, chunks;
 };
 Shape shape_for(int64_t chunks) {
-  constexpr int64_t kFewest = 128;  // the final reduction needs one warp for each of four tokens
-  // Up to this many threads, more threads are faster than two chunks per thread.
+  constexpr int64_t kFewest = 128;  // the final reduction needs four warps, one per token
+  // For rows of up to this many chunks, one chunk per thread is faster than two per thread with half the threads.
   constexpr int64_t kOneChunk = 256;
   const int in_flight = chunks <= kOneChunk ? 1 : 2;
   const int64_t threads = (chunks + 32 * in_flight - 1) / (32 * in_flight) * 32;
@@ -428,7 +428,7 @@ Status Launcher::enqueue(const RouterGemm::Problem& p, const RouterGemm::Args& a
   constexpr int64_t kShortestForProducts = 128;
   if (p.x == DType::kBF16 && p.w == DType::kBF16 && parameters.x_wide && p.hidden >= kShortestForProducts)
     return launch_slices(p, parameters, stream);
-  // One token per CTA while all CTAs can start at once.
+  // One token per CTA if all CTAs can then run at once.
   constexpr int64_t kBlocksAtOnce = 256;
   const int tokens = p.tokens == 1 || p.tokens * p.experts <= kBlocksAtOnce ? 1 : p.tokens <= 2 ? 2 : 4;
   return launch_gemv(parameters, p.x, p.w, tokens, shape_for(p.hidden / 8), stream);

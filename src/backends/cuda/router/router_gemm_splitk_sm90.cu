@@ -1,14 +1,14 @@
 // Router GEMM for few tokens: a cluster computes one tile of tokens x experts; k is split over its CTAs and their warps.
 //
-// A warp loads its part of the rows straight into operands of mma.sync (tile/mma.cuh). All its loads are in flight at once, weights
-// first and before the wait for the previous launch. Warps reduce in shared memory. Then CTAs push their sums into the shared
-// memory of the CTA that owns the logits. One launch, no workspace.
+// A warp loads its part of the rows from global memory directly into operands of mma.sync (tile/mma.cuh). It issues all loads
+// at once, those of weights first and before the wait for the previous launch. The warps of a CTA add up their sums in shared
+// memory. Then every CTA stores its sums to the shared memory of the CTA that writes those logits. One launch, no workspace.
 //
-// Wins    4 to 192 tokens of 128 experts or fewer, 4 to 96 of 4096 x 256, 4 to 32 of the larger routers (router_candidates.csv, plain
-//         launches): 2.4 us against 4.1 us of tile_sm90 for 8 tokens of 2880 x 128.
-// Loses   to gemv_sm90 (no cluster) for one token, by 0.1 to 0.7 us with bf16 weights; for more tokens to kernels whose warps share their
-//         loads: here each tile loads its rows again, and an SM reads 40 to 60 bytes per clock.
-// Limits  see supports(). The order of a sum depends only on hidden, so a row's bits do not depend on the batch.
+// Wins    4 to 192 tokens of 128 experts, 8 to 512 of 32, 2 to 96 of 4096 x 256, 4 to 32 of the larger routers (router_candidates.csv,
+//         plain launches): 2.4 us against 4.1 us of tile_sm90 for 8 tokens of 2880 x 128.
+// Loses   to gemv_sm90 (no cluster) for one token, by up to 0.7 us with bf16 weights; for more tokens to kernels whose warps share their
+//         loads: here every tile loads its rows again, and an SM reads only 40 to 60 bytes per clock.
+// Limits  see supports() below. The order of a sum depends only on hidden, so the kernel is batch-invariant.
 // Source  original; the contract is ops/router_gemm.h. docs/lab/cuda-router.md lists the measured and rejected variants.
 #include "backends/cuda/card.h"
 #include "backends/cuda/measured_cost.h"
@@ -21,17 +21,17 @@ constexpr int kUnit = 32;                          // elements of a row that fou
 constexpr int kBlocks = 8;                         // CTAs per cluster
 constexpr int kWarps = 4, kThreads = 32 * kWarps;  // per CTA
 
-// The split of k into units, which are divided equally among the CTAs, then among the warps of a CTA.
+// The split of k, in units: first equally among the CTAs of the cluster, then among the warps of a CTA.
 struct Split {
   int units, block_units, warp_units;
   uint32_t zero;  // always 0, but unknown to the compiler
 };
 
-// Tokens and experts per cluster; units in flight per warp; CTAs per SM.
+// Tokens and experts per cluster; units that a warp loads at once; CTAs per SM.
 struct Tile {
   int tokens, experts, flight, resident;
 };
-// For f32 operands, which become sums of bf16 terms, and for unaligned rows.
+// For f32 operands (which are split into bf16 terms) and for unaligned rows.
 constexpr Tile kAnyTile = {16, 16, 2, 2};
 
 int parts(int64_t size, int64_t of) { return static_cast<int>((size + of - 1) / of); }
@@ -43,13 +43,13 @@ Split split_of(int64_t hidden) {
   return s;
 }
 
-// Fitted to an H200, over 8 shapes and 1 to 256 tokens: the tile of least cost is within a few percent of the fastest tile. Clusters
-// of 8 do not fit everywhere on the GPU: 15 are resident if an SM holds one of their CTAs.
+// Fitted to an H200, over 8 shapes and 1 to 256 tokens: the tile of least cost is within a few percent of the fastest.
+// kClusters: with one CTA per SM only 15 clusters of 8 are resident, because a cluster must fit into one GPC.
 double tile_us(const Tile& t, const Split& s, int64_t tokens, int64_t experts) {
   constexpr double kClusters = 15.4, kBaseUs = 1.9, kKilobyteUs = 0.0093, kPassUs = 0.77;
   constexpr double kWaveUs = 1.1, kBlockUs = 0.155, kLogitUs = 0.068 / 1024;
-  // Rows of x are loaded after the wait for the previous launch. In a chain they cost more than rows of w, and few rows of x per CTA
-  // are better than many.
+  // Rows of x cost more than rows of w if launches are dependent, because they are loaded
+  // only after the wait for the previous launch. Many rows of x per CTA cost extra.
   constexpr double kLateShare = 1.5, kTallUs = 0.45;
   constexpr int kTallTokens = 32;
   const double clusters = static_cast<double>(parts(tokens, t.tokens)) * parts(experts, t.experts);
@@ -73,8 +73,8 @@ Refusal supports(const RouterGemm::Problem& p, const DeviceInfo& d) {
   return r;
 }
 
-// bf16 operands: measured. f32 operands: tile_us() of kAnyTile, times a factor for their several products, plus the time to load
-// cold weights, which all tiles share. H200: within 15% of most of 120 measurements up to 128 tokens.
+// bf16 operands: measured times. f32 operands: tile_us() of kAnyTile, times a factor for the products of the bf16 terms,
+// plus the time to load the weights from memory. On an H200 most of 120 measurements up to 128 tokens are within 15%.
 double cost_us(const RouterGemm::Problem& p, const DeviceInfo& d) {
   if (p.x == DType::kBF16 && p.w == DType::kBF16) return measured_us("cuda.router_gemm.splitk_sm90", p, d);
   const Split split = split_of(p.hidden);
@@ -115,14 +115,14 @@ extern const Candidate<RouterGemm> router_gemm_splitk_sm90 = {
 namespace sluice::cuda {
 namespace {
 
-// Grid: CTAs of a cluster (splits of k), tiles of experts, tiles of tokens. A tile has kRows tokens (8 or a multiple of 16) and
-// kColumns experts. A warp has kFlight units in flight at once. kOnce: a warp has no more units than that, and the code is short,
-// because a launch runs through it once and instruction fetch is part of its time. kResident CTAs fit an SM. kAnyRows: rows of x
-// may start at any address.
+// Grid: CTAs of a cluster (splits of k), tiles of experts, tiles of tokens. A tile has kRows tokens (8 or a
+// multiple of 16) and kColumns experts. A warp loads kFlight units at once. kOnce: no warp has more units than
+// that; the code is then short, which matters because a launch executes it once and fetching its instructions
+// is part of the time. kResident: CTAs that fit on an SM. kAnyRows: rows of x may start at any address.
 //
-// The place of a logit in a tile is (pair, 0 or 1), where pair = ((row / 8) * kColumns / 8 + column / 8) * 32 + lane, as the lanes
-// of an mma hold it. Shared memory: the partial sums of each warp [warps][pairs], then the partial sums of each CTA for the pairs
-// that this CTA owns [CTAs][pairs / CTAs].
+// Logits are handled in pairs of neighboring experts, in the order in which the lanes of an mma hold them: pair =
+// ((row / 8) * kColumns / 8 + column / 8) * 32 + lane. Shared memory: the partial sums of each warp, [warps][pairs];
+// then the partial sums that all CTAs send for the pairs that this CTA writes, [CTAs][pairs / CTAs].
 template <class X_, class W_, int kTileRows, int kTileColumns, int kUnitsAtOnce, bool kOneFlight,
           bool kUnaligned>
 struct Shape {
@@ -141,14 +141,14 @@ struct Place {
   int rank, warp, lane, first_expert, first_token;
 };
 
-// A warp's part of the rows of a tile, and its loads. All loads of kFlight units are in flight at once.
+// A warp's part of the rows of a tile. The loads of kFlight units are all issued before the first of them is used.
 template <class C>
 struct Operands {
   using X = typename C::X;
   using W = typename C::W;
   const W* w[C::kColumnGroups];
   const X* x[C::kRowGroups];
-  int left;  // elements of a row that remain
+  int left;  // elements from this lane's first to the end of the warp's part
   tile::Eight<W> wv[C::kFlight][C::kColumnGroups];
 
   __device__ __forceinline__ Operands(const RouterParameters& p, const Split& split, const Place& at) {
@@ -183,7 +183,7 @@ struct Operands {
         tile::load_inputs(xv[i][m], x[m] + i * kUnit, i * kUnit < left, !C::kAnyRows || wide);
     }
   }
-  // Continues with the next kFlight units.
+  // Advances to the next kFlight units.
   __device__ __forceinline__ void step() {
     left -= C::kFlight * kUnit;
 #pragma unroll
@@ -194,15 +194,15 @@ struct Operands {
   }
 };
 
-// A warp's sums over its units.
+// Computes a warp's sums over its units.
 template <class C>
 __device__ __forceinline__ void multiply(typename C::Sums& acc, Operands<C>& of, const RouterParameters& p,
                                          const Split& split) {
   for (int unit = 0;;) {
     tile::Eight<typename C::X> xv[C::kFlight][C::kRowGroups];
     of.load_x(xv, p.x_wide);
-    // This zero depends on all loads, so no sum starts before the last load has been issued. Without it the compiler moves each load
-    // next to its use, which serialises the loads.
+    // This zero depends on all loads, so no sum starts before the last load has been issued.
+    // Without it the compiler moves each load next to its use, which serializes the loads.
     uint32_t any = 0;
 #pragma unroll
     for (int i = 0; i < C::kFlight; ++i) {
@@ -223,12 +223,12 @@ __device__ __forceinline__ void multiply(typename C::Sums& acc, Operands<C>& of,
       tile::multiply_terms<typename C::X, typename C::W, C::kRows, C::kColumns>(acc, xv[i], of.wv[i]);
 
     unit += C::kFlight;
-    if (C::kOnce || unit >= split.warp_units) break;  // uniform over all warps
+    if (C::kOnce || unit >= split.warp_units) break;  // all warps agree
     of.step();
   }
 }
 
-// Adds the sums of the CTA's warps, and sends each pair to the CTA that owns it. sums: shared memory, [warps][pairs].
+// Adds up the sums of the CTA's warps, and stores each pair to the CTA that writes it. sums: shared memory, [warps][pairs].
 template <class C>
 __device__ __forceinline__ void exchange(const typename C::Sums& acc, float2* sums,
                                          const tile::SplitInbox& inbox, const Place& at) {
@@ -256,7 +256,7 @@ __device__ __forceinline__ void exchange(const typename C::Sums& acc, float2* su
   }
 }
 
-// The two logits that a thread writes, if any.
+// The pair of logits that a thread writes, if it writes any.
 template <class C>
 struct Logits {
   using W = typename C::W;
@@ -264,7 +264,7 @@ struct Logits {
   uint32_t bias_even, bias_odd;
 
   static __device__ __forceinline__ bool any() { return threadIdx.x < C::kShare; }
-  // Loads the biases of these logits.
+  // Loads the biases of the two logits.
   __device__ __forceinline__ Logits(const RouterParameters& p, const Place& at) {
     const int pair = at.rank * C::kShare + threadIdx.x;
     expert = at.first_expert + pair / 32 % C::kColumnGroups * 8 + pair % 4 * 2;
@@ -273,7 +273,7 @@ struct Logits {
     bias_even = tile::load_weight(bias, p.bias && any() && expert < p.experts);
     bias_odd = tile::load_weight(bias + 1, p.bias && any() && expert + 1 < p.experts);
   }
-  // Adds the CTAs' sums in order, after all of them have been received.
+  // Called once the sums of all CTAs have arrived: adds them up in order.
   __device__ __forceinline__ void write(const RouterParameters& p, const float2* received) const {
     float2 total = {tile::weight_value<W>(bias_even), tile::weight_value<W>(bias_odd)};
 #pragma unroll
@@ -310,7 +310,7 @@ __global__ void __launch_bounds__(kThreads, kResident)
   mine.write(p, received);
 }
 
-enum class Units { kOnce, kMany };  // kOnce: a warp has all its units in flight at once
+enum class Units { kOnce, kMany };  // kOnce: a warp loads all its units at once
 
 struct Instance {
   Tile tile;
@@ -327,7 +327,7 @@ constexpr Instance instance() {
           splitk<Shape<X, W, kRows, kColumns, kFlight, kOnce, kAnyRows>, kResident>};
 }
 
-// bf16, with 16-byte aligned rows of x. Up to 3 units per warp serve hidden up to 3072, 4 units 4096, 7 units 7168.
+// bf16, rows of x aligned to 16 bytes. 3 units per warp cover hidden up to 3072, 4 units up to 4096, 7 units up to 7168.
 const Instance kInstances[] = {
     instance<8, 8, 3, 4, Units::kOnce>(),   instance<8, 16, 3, 4, Units::kOnce>(),
     instance<8, 24, 3, 4, Units::kOnce>(),  instance<8, 32, 3, 4, Units::kOnce>(),
@@ -344,7 +344,7 @@ const Instance kInstances[] = {
     instance<16, 16, 4, 4, Units::kMany>(), instance<16, 24, 4, 4, Units::kMany>(),
     instance<16, 32, 4, 3, Units::kMany>(), instance<32, 32, 3, 3, Units::kMany>(),
 };
-// All other problems.
+// The kernel for all other problems.
 template <class X, class W>
 constexpr Instance any_instance() {
   return instance<kAnyTile.tokens, kAnyTile.experts, kAnyTile.flight, kAnyTile.resident, Units::kMany, X, W,

@@ -5,20 +5,20 @@
 namespace sluice::cuda {
 namespace {
 
-// Predicted before the first run, partly with constants of router_gemm_tile.cc. Within 16% of the later measurements
-// (docs/lab/cuda-router.md).
+// Predicted before the kernel existed, partly with the constants of
+// router_gemm_tile.cc; later measurements were within 16% (docs/lab/cuda-router.md).
 struct Constants {
-  double launch_us = 1.3;         // includes the first and the last bytes, and cold code
-  double cluster_us = 1.25;       // extra if CTAs of a cluster wait for each other
-  double wave_us = 5.1;           // per further wave of CTAs
+  double launch_us = 1.3;         // includes the time to the first bytes and after the last, and instruction cache misses
+  double cluster_us = 1.25;       // added if CTAs of a cluster wait for each other
+  double wave_us = 5.1;           // per wave of CTAs after the first
   double step_us = 0.16;          // per step of k, for any tile
-  double weights_per_us = 112e3;  // bytes of w that one CTA loads
-  double tokens_per_us = 88e3;    // bytes of x that one CTA loads
-  double memory_per_us = 3.8e6;   // bytes of x, counted once, from L2 or memory
-  double clocks_per_us = 1400;    // clocks of an SM under load
+  double weights_per_us = 112e3;  // rate at which one CTA loads w
+  double tokens_per_us = 88e3;    // rate at which one CTA loads x
+  double memory_per_us = 3.8e6;   // rate at which all CTAs load x from L2 or memory, with each byte counted once
+  double clocks_per_us = 1400;    // clock rate of an SM under load
   double split_clocks = 115;      // issue slots of a warpgroup to split its weights, per 16 values of k
-  double alone_clocks = 170;      // clocks from load to product; a single warpgroup does not hide them
-  double exchange_us = 0.59;  // exchange of partial sums: fixed time; bytes between one CTA and its peer CTAs
+  double alone_clocks = 170;      // latency from load to product per 16 values of k; nothing hides it if the CTA has only one warpgroup
+  double exchange_us = 0.59;  // exchange of partial sums: fixed time; exchange_per_us: bytes that a CTA exchanges with its peers
   double exchange_per_us = 15.9e3;
 };
 constexpr Constants kCost;
@@ -34,7 +34,7 @@ double router_terms_us(const RouterGemm::Problem& p, const RouterTilePlan& plan,
       int64_t{1} * ceil_div(p.experts, t.experts()) * ceil_div(std::max<int64_t>(p.tokens, 1), t.tokens);
   const double waves = ceil_div(clusters, router_resident_clusters(plan.blocks())),
                steps = ceil_div(ceil_div(p.hidden, kRouterStep), plan.splits);
-  // A wgmma takes N / 2 clocks. The splits of both warpgroups share the issue slots.
+  // A wgmma takes N / 2 clocks. Both warpgroups split their weights, on the same issue slots.
   const double clocks = kProducts * std::max(t.groups * std::max(kTerms * t.tokens / 2.0, kCost.split_clocks),
                                              kCost.alone_clocks);
   const double rows = t.experts(), row_bytes = kRouterStep * 4.0;
@@ -56,7 +56,7 @@ double router_terms_us(const RouterGemm::Problem& p, const RouterTilePlan& plan,
 std::vector<Config> router_terms_configs(const RouterGemm::Problem& p, const DeviceInfo& d) {
   constexpr int kSplitsMost = 8;
   constexpr double kNearTheBest = 1.25;
-  constexpr size_t kListed = 6;  // tests run all listed configurations
+  constexpr size_t kListed = 6;  // at most this many, because tests run all listed configurations
   std::vector<Config> all;
   for (const RouterTile& tile : kRouterTermTiles)
     for (int splits = 1; splits <= kSplitsMost; ++splits) {

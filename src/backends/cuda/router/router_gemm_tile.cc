@@ -12,22 +12,22 @@ namespace {
 
 constexpr int kFewestStages = 3, kMostStages = 16;
 constexpr int kBlockMemory = 227 << 10;
-constexpr int kMostBlocks = 8;              // CTAs per cluster on any Hopper GPU
+constexpr int kMostBlocks = 8;              // CTAs per cluster that are portable
 constexpr int kRowBytes = 2 * kRouterStep;  // bytes of a row of x or of bf16 w in a stage
 
 int ceil_div(int64_t n, int64_t by) { return static_cast<int>((n + by - 1) / by); }
 
-// Fitted to 1900 measurements of 72 problems on an H200, weighted towards the fastest plans of each; 7% off on average.
-constexpr double kLaunchUs = 0.83;       // includes the first and the last bytes
-constexpr double kClusterUs = 1.25;      // extra if CTAs of a cluster wait for each other
-constexpr double kWaveUs = 5.1;          // per further wave of CTAs
-constexpr double kStepUs = 0.141;        // per stage, of any size
-constexpr double kWeightsPerUs = 112e3;  // bytes of w that one CTA loads
-constexpr double kTokensPerUs = 88e3;    // bytes of x that one CTA loads
-constexpr double kMemoryPerUs = 3.8e6;   // bytes of x, counted once, from L2 or memory
-constexpr double kTensorPerUs = 1256;    // tensor core clocks of an SM under load
+// Fitted to 1900 measurements of 72 problems on an H200, in which the fastest plans of a problem weigh more; 7% off on average.
+constexpr double kLaunchUs = 0.83;       // includes the time to the first bytes and after the last
+constexpr double kClusterUs = 1.25;      // added if CTAs of a cluster wait for each other
+constexpr double kWaveUs = 5.1;          // per wave of CTAs after the first
+constexpr double kStepUs = 0.141;        // per step of k, if nothing else takes longer
+constexpr double kWeightsPerUs = 112e3;  // rate at which one CTA loads w
+constexpr double kTokensPerUs = 88e3;    // rate at which one CTA loads x
+constexpr double kMemoryPerUs = 3.8e6;   // rate at which all CTAs load x from L2 or memory, with each byte counted once
+constexpr double kTensorPerUs = 1256;    // clock rate of an SM's tensor cores under load
 constexpr double kExchangeUs =
-    0.59;  // exchange of partial sums: fixed time; bytes between one CTA and its peer CTAs
+    0.59;  // exchange of partial sums: fixed time; below, bytes that a CTA exchanges with its peers
 constexpr double kExchangePerUs = 15.9e3;
 
 double plan_us(const RouterGemm::Problem& p, const RouterTilePlan& plan) {
@@ -48,7 +48,7 @@ double plan_us(const RouterGemm::Problem& p, const RouterTilePlan& plan) {
          waves * (std::max(steps * std::max({kStepUs, fill, tensor}), memory) + exchange);
 }
 
-// Rows of w in a stage: the problem's rows, but enough that no warpgroup reads past the end of the stage.
+// Rows of w in a stage: at least the problem's rows, and enough that no warpgroup reads past the end of the stage.
 int weight_rows(const RouterGemm::Problem& p, const RouterTile& t) {
   constexpr int kRows = 32;
   return std::min(t.experts(), kRows * ceil_div(std::max<int64_t>(p.experts, t.experts() - t.tokens), kRows));
@@ -66,7 +66,7 @@ RouterTileMemory tile_memory(const RouterGemm::Problem& p, const RouterTilePlan&
   const int steps = ceil_div(p.hidden, kRouterStep), part = ceil_div(steps, plan.splits),
             most = std::min(kMostStages, part);
   RouterTileMemory m;
-  // f32 weights are read row by row, so rows past the last expert need no memory.
+  // Rows of f32 weights past the last expert need memory too, because threads read them.
   const int rows = p.w == DType::kF32 ? t.experts() : weight_rows(p, t);
   m.weight_bytes = router_boxes(p.w) * rows * kRowBytes;
   m.stage_bytes = m.weight_bytes + t.tokens * kRowBytes;
@@ -89,7 +89,7 @@ RouterTileMemory tile_memory(const RouterGemm::Problem& p, const RouterTilePlan&
 
 namespace {
 
-// A measured problem: the model's time for its fastest plan, and the logarithms of its sizes.
+// A measured problem: the logarithms of its sizes, and the model's time for the fastest measured plan.
 struct Near {
   double model_us, hidden, experts, tokens;
   double doublings_to(const Near& o) const {
@@ -114,15 +114,15 @@ std::array<Near, kMeasured> measured() {
 
 }  // namespace
 
-// The model alone picks plans that are 7% slower than the fastest, because it does not know how much time CTAs save by reading the
-// same lines at the same time. So the model only extrapolates measurements, from the fastest plans of nearby measured problems. The cost
-// of such a plan is its measured time, times the ratio of the model's times for this problem and for the measured problem. A penalty
-// grows with the distance of the measured problem. If the token counts differ, tiles of other widths are also candidates.
-// Leave-one-out over the measured problems: the choice is 1.4% slower than the fastest plan on average.
+// On its own the model chooses plans that are 7% slower than the fastest, because it does not know how much time CTAs
+// save by reading the same cache lines at the same time. So it only extrapolates: each nearby measured problem
+// contributes its fastest plan, with its measured time times the ratio of the model's times for this problem and for
+// that one. A penalty grows with the distance. If the token counts differ, the same plan with tiles of other widths is a
+// candidate, too. Leave-one-out over the measured problems, the choice is 1.4% slower than the fastest plan on average.
 std::vector<Config> router_tile_configs(const RouterGemm::Problem& wanted, double best_us) {
   constexpr double kDoubtPerDoubling = 0.6, kDoubtOfOtherTile = 0.1, kSameTokens = 0.15, kFurther = 1.0;
   static const std::array<Near, kMeasured> problems = measured();
-  // The smallest token count that was measured; smaller problems use the plans for 192 tokens.
+  // The smallest measured token count. Problems with fewer tokens get the plans for this many.
   constexpr int64_t kFewestTokens = 192;
   const RouterGemm::Problem p = RouterGemm::at_tokens(wanted, std::max(wanted.tokens, kFewestTokens));
   const Near here = near(p, 0);
@@ -130,7 +130,7 @@ std::vector<Config> router_tile_configs(const RouterGemm::Problem& wanted, doubl
   for (const Near& n : problems) nearest = std::min(nearest, n.doublings_to(here));
   struct Offer {
     RouterTilePlan plan;
-    double us;  // expected time, with the penalty
+    double us;  // expected time, including the penalty
   };
   std::vector<Offer> offers;
   const auto consider = [&](const RouterTilePlan& plan, double us, double doubt) {
@@ -167,7 +167,7 @@ std::vector<Config> router_tile_configs(const RouterGemm::Problem& wanted, doubl
   return out;
 }
 
-// "128x64-k2-e1-t4": experts x tokens of a CTA; splits of k, tiles of experts and tiles of tokens in a cluster.
+// "128x64-k2-e1-t4": experts x tokens per CTA, then splits of k, tiles of experts and tiles of tokens per cluster.
 std::string router_tile_name(const RouterTilePlan& plan) {
   return std::to_string(plan.tile.experts()) + "x" + std::to_string(plan.tile.tokens) + "-k" +
          std::to_string(plan.splits) + "-e" + std::to_string(plan.beside) + "-t" +

@@ -1,5 +1,5 @@
-// Shared by the kernel descriptors of router_gemm_tile_sm90 and router_gemm_terms_sm90. Their .cu files have the mainloops, and say when
-// each kernel wins and loses.
+// Shared by the kernel descriptors of router_gemm_tile_sm90 and router_gemm_terms_sm90.
+// Their .cu files have the mainloops and say when each kernel wins and loses.
 #pragma once
 #include <array>
 #include <iterator>
@@ -17,8 +17,8 @@ namespace sluice::cuda {
 struct RouterTileData {
   std::string_view name;
   DType weights;
-  std::string_view why;  // the end of the refusal: why other types of weights are not accepted
-  int64_t hidden_least;  // shorter sums may miss their bound on tensor cores
+  std::string_view why;  // why other types of weights are refused; the refusal's text ends with it
+  int64_t hidden_least;  // minimum; shorter sums may miss their error bound on tensor cores
   std::vector<Config> (*configs)(const RouterGemm::Problem&, const DeviceInfo&);
 };
 
@@ -50,7 +50,7 @@ struct RouterTileCandidate {
 };
 
 #if defined(__CUDACC__)
-// The compiled kernels of a list of tiles. Of::instance<kGroups, kTokens, kSource>() gives the kernel of a tile.
+// The compiled kernels for a list of tiles. Of::instance<kGroups, kTokens, kSource>() returns the kernel for one tile.
 template <const auto& kTiles, class Of>
 constexpr auto router_tile_instances() {
   return []<size_t... kIndex>(std::index_sequence<kIndex...>) {

@@ -1,5 +1,5 @@
-// Device code of the router GEMM's tile kernels: the place of a CTA in the problem, and the producer warps that fill its ring. W is
-// the type of the weights. A step of f32 weights is two boxes, loaded in sequence.
+// Device code of the router GEMM's tile kernels: the position of a CTA in the problem, and the producer warps that fill
+// its ring. W is the type of the weights. A step of f32 weights is two TMA boxes, which are loaded one after the other.
 #pragma once
 #include <cuda_bf16.h>
 
@@ -16,28 +16,28 @@ namespace sluice::cuda {
 
 constexpr int kWarp = 32, kGroupWarps = 4, kGroupThreads = kWarp * kGroupWarps;
 constexpr int kGroupExperts = 64, kGroupBytes = kGroupExperts * tile::kSwizzledRowBytes;
-constexpr int kPlainWarps = 4;  // producer warps that load x if TMA cannot
+constexpr int kPlainWarps = 4;  // producer warps, if plain loads replace TMA
 
-// How x is loaded.
+// How the producer warps load x.
 enum class RouterSource {
-  kCopies,  // TMA
-  kLoads,   // plain loads by four warps, if rows of x are not 16-byte aligned
+  kCopies,  // by TMA, from one warp
+  kLoads,   // by plain loads, from kPlainWarps warps, because rows of x are not aligned to 16 bytes
 };
 
-// Multicast of an operand: each CTA that needs a tile copies `bytes` of each box of the tile to all CTAs that need it.
+// Multicast of an operand: of each box, every CTA that needs the tile copies `bytes` to all CTAs that need it.
 struct RouterShare {
   int bytes;
-  uint32_t blocks;  // mask of their ranks, relative to the first; 0: each CTA loads for itself
+  uint32_t blocks;  // mask of these CTAs' ranks, shifted so that bit 0 is the first; 0: no multicast
 };
 
 struct RouterTileParameters {
   const __nv_bfloat16* x;
-  const void* bias;  // has the type of w
+  const void* bias;  // in the type of w
   void* y;
   int64_t x_stride, y_stride;  // elements between rows
   int tokens, experts, hidden, splits, beside, behind, stages;
-  int ahead;  // number of stages whose weights are loaded before the previous launch has ended
-  // Steps of k per split, and tokens of the tile that each split finishes. The first `more` splits take one step or token more.
+  int ahead;  // stages whose weights are loaded before the wait for the previous launch
+  // Steps of k per split, and tokens of the tile whose logits a split writes. The first `more` splits have one step or token more.
   int steps_each, steps_more, tokens_each, tokens_more;
   int weight_bytes, stage_bytes, inbox_offset, barriers_offset;
   RouterShare share_w, share_x;
@@ -47,14 +47,14 @@ struct RouterTileParameters {
   __device__ int rank(int part, int across, int along) const {
     return part + splits * (across + beside * along);
   }
-  __device__ bool shared() const { return beside * behind > 1; }  // some CTAs multicast
-  // The number of CTAs that read the data that one CTA loads.
+  __device__ bool shared() const { return beside * behind > 1; }  // some operand is multicast
+  // The number of CTAs that read what one CTA loads.
   __device__ int readers() const { return beside + behind - 1; }
 };
 
 // The grid: splits of k x tiles of experts x tiles of tokens.
 struct RouterTilePlace {
-  int split, across, along;  // position in the cluster
+  int split, across, along;  // position in the cluster: across tiles of experts, along tiles of tokens
   int first_expert, first_token, first_step, steps;
 
   __device__ RouterTilePlace(const RouterTileParameters& p, int tile_experts, int tile_tokens)
@@ -67,13 +67,13 @@ struct RouterTilePlace {
         steps(p.steps_each + (split < p.steps_more)) {}
 };
 
-// The copy of an operand that a CTA issues in each step.
+// The copy of an operand that a CTA issues in every step.
 template <bool kShared>
 struct RouterCopy {
   uint32_t blocks;
   int offset, first_row;
 
-  // first: the first row of the tile. mine: the share that this CTA copies. rank: the rank of the CTA that copies the first share.
+  // first: first row of the tile. mine: index of this CTA's share. rank: rank of the CTA with share 0.
   __device__ RouterCopy(const RouterShare& share, int first, int mine, int rank)
       : blocks(share.blocks << rank),
         offset(kShared ? mine * share.bytes : 0),
@@ -87,7 +87,7 @@ struct RouterCopy {
   }
 };
 
-// A tile's shape, and the producer warps of its operands.
+// The shape of a tile, and the producer warps that load its operands.
 template <int kGroups, int kTokens, RouterSource kSource, class W>
 struct RouterFetch {
   static constexpr int kExperts = kGroupExperts * kGroups;
@@ -101,10 +101,10 @@ struct RouterFetch {
   using Parameters = RouterTileParameters;
   using Place = RouterTilePlace;
 
-  // The producer warp: fills the ring by TMA loads. With multicast, every CTA expects all bytes of its stage,
-  // including the bytes that other CTAs copy. There is one instance for each way to share operands, because a
-  // step has little time: without branches it is about 30 warp-uniform instructions, and with tiles of 64 x
-  // 64 a step has 200 clocks.
+  // The producer warp, with TMA. With multicast, every CTA expects all bytes of
+  // its stage, including those that other CTAs copy. There is one instance per way
+  // to share operands, because a step has little time: with tiles of 64 x 64 it
+  // has 200 clocks, and without branches it is about 30 warp-uniform instructions.
   template <bool kShareW, bool kShareX>
   static __device__ void produce(const CUtensorMap& w, const CUtensorMap& x, const Parameters& p,
                                  const Place& at, uint8_t* stages, const tile::Ring& ring) {
@@ -151,7 +151,7 @@ struct RouterFetch {
       produce<true, true>(w, x, p, at, stages, ring);
   }
 
-  // The producer warps if rows of x are not 16-byte aligned: w by TMA as above, x by plain loads. No multicast.
+  // The producer warps if rows of x are not aligned to 16 bytes: w by TMA as above, x by plain loads. No multicast.
   static __device__ void produce_plain(const CUtensorMap& w, const Parameters& p, const Place& at,
                                        uint8_t* stages, const tile::Ring& ring) {
     const int warp = threadIdx.x / kWarp - kWarps, lane = threadIdx.x % kWarp;

@@ -1,5 +1,5 @@
-// The parts of a router GEMM tile kernel around its mainloop: barriers, the start of the producer warps, the exchange of partial sums,
-// the store of the logits, and the launch.
+// A router GEMM tile kernel without its mainloop: barriers, the start of the producer
+// warps, the exchange of partial sums, the store of the logits, and the launch.
 #pragma once
 #include <cuda_bf16.h>
 
@@ -32,11 +32,11 @@ struct RouterTileFrame : RouterFetch<kGroups, kTokens, kSource, W> {
   using Place = RouterTilePlace;
   using Sums = float[kTokens / 2];
 
-  // The tile of sums in shared memory, over the ring: a row per token with contiguous experts, plus 16 bytes of padding so that a
-  // warp's stores have no bank conflicts.
+  // The tile of sums in shared memory, in place of the ring: one row per token, experts
+  // contiguous. 16 bytes of padding per row avoid bank conflicts of a warp's stores.
   static constexpr int kPitch = kExperts + 4;
 
-  // row: among a warp's first 8 experts, the one whose sums come first in this lane's registers.
+  // Stores `sums` to the tile. row: among a warp's first 8 experts, the one of this lane's first registers.
   static __device__ void put_sums(const Sums& sums, float* tile_sums, int row) {
     const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
     const int expert = warp / kGroupWarps * kGroupExperts + warp % kGroupWarps * 16 + row;
@@ -46,22 +46,22 @@ struct RouterTileFrame : RouterFetch<kGroups, kTokens, kSource, W> {
       at[(i / 4 * 8 + i % 2) * kPitch + i / 2 % 2 * 8] = sums[i];
   }
 
-  // Split `part` finishes tokens [first, first + count) of the tile.
+  // The tokens [first, first + count) of the tile whose logits split `part` writes.
   struct Range {
     int first, count;
     __device__ Range(const Parameters& p, int part)
         : first(part * p.tokens_each + min(part, p.tokens_more)),
           count(p.tokens_each + (part < p.tokens_more)) {}
     __device__ int bytes() const { return count * kPitch * static_cast<int>(sizeof(float)); }
-    // Bytes that this split receives from each other split. Stores leave out the padding of rows.
+    // Bytes that this split receives from each of the other splits. Stores leave out the padding of rows.
     __device__ int message_bytes(const Parameters& p) const {
       return p.by_stores ? count * kExperts * static_cast<int>(sizeof(float)) : bytes();
     }
   };
 
-  // One warp sends the partial sums: for each other split, the sums of the tokens that the other split
-  // finishes, to its CTA. An inbox has room for one message from each other split, in the order of the
-  // splits.
+  // Sends the partial sums, from one warp: to each other split's CTA,
+  // those of the tokens whose logits it writes. The inbox of a split has
+  // room for one message from each of the other splits, in their order.
   static __device__ void send_parts(const Parameters& p, const Place& at, const float* tile_sums,
                                     const tile::SplitInbox& inbox) {
 #pragma unroll 1
@@ -74,14 +74,14 @@ struct RouterTileFrame : RouterFetch<kGroups, kTokens, kSource, W> {
     }
   }
 
-  // A thread sends, adds and writes four adjacent experts of every kRows-th token.
+  // A thread sends, adds and writes four adjacent experts for every kRows-th token.
   static constexpr int kQuads = kExperts / 4, kRows = kWarps * kWarp / kQuads;
 
   static __device__ float4 plus(float4 a, float4 b) {
     return make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w);
   }
 
-  // Sends the messages of send_parts() by stores of all consumer threads.
+  // Does the same as send_parts(), with stores by all consumer threads.
   static __device__ void store_parts(const Parameters& p, const Place& at, const float* tile_sums,
                                      const tile::SplitInbox& inbox) {
     const int expert = threadIdx.x % kQuads * 4;
@@ -126,8 +126,8 @@ struct RouterTileFrame : RouterFetch<kGroups, kTokens, kSource, W> {
     }
   }
 
-  // Four logits of each of kBatch tokens, kRows apart, of which `rows` remain. Adds the splits in order, then the bias. own and theirs
-  // point at the first token. The loop over a split's loads has no early exit, so that the loads are issued together.
+  // Adds up four logits of kBatch tokens, kRows apart, of which `rows` remain: first the splits in order, then the bias. own,
+  // theirs: sums of the first token. The loop over a split's loads has no early exit, so that the loads are issued together.
   template <int kBatch>
   static __device__ void add_parts(const Parameters& p, const Place& at, const float* own,
                                    const float* theirs, int message, int rows, float4 bias,
@@ -147,7 +147,7 @@ struct RouterTileFrame : RouterFetch<kGroups, kTokens, kSource, W> {
     for (int i = 0; i < kBatch; ++i) total[i] = plus(total[i], bias);
   }
 
-  // Sums and writes the logits of this CTA's tokens.
+  // Adds up and writes the logits of this CTA's tokens.
   static __device__ void finish(const Parameters& p, const Place& at, const float* tile_sums,
                                 const float* inbox, float4 bias) {
     constexpr int kBatch = 4;
@@ -181,8 +181,8 @@ struct RouterTileFrame : RouterFetch<kGroups, kTokens, kSource, W> {
 
   // The whole kernel. Mainloop has
   //   static void multiply_all(Sums&, const Parameters&, const Place&, ring, full, empty)   the sums of a consumer warpgroup
-  //   static int arrivals(const Parameters&)   arrivals per warpgroup that release a stage
-  //   static int row_of(int lane)              see put_sums()
+  //   static int arrivals(const Parameters&)   arrivals of a warpgroup at a stage's empty barrier
+  //   static int row_of(int lane)              the `row` of put_sums()
   template <class Mainloop>
   static __device__ void run(const CUtensorMap& w, const CUtensorMap& x, const Parameters& p,
                              uint8_t* shared) {
@@ -198,7 +198,7 @@ struct RouterTileFrame : RouterFetch<kGroups, kTokens, kSource, W> {
       tile::prefetch_map(w);
       if constexpr (kByCopies) tile::prefetch_map(x);
     }
-    // Initialising a barrier takes about 30 clocks, so each warp initialises some of them.
+    // Initializing a barrier takes about 30 clocks, so the warps share this work.
     const uint32_t barriers = tile::shared_address(shared) + p.barriers_offset;
     const tile::Ring ring{barriers, barriers + p.stages * tile::Ring::kBytes};
 #pragma unroll 1
@@ -207,8 +207,8 @@ struct RouterTileFrame : RouterFetch<kGroups, kTokens, kSource, W> {
     if (warp == 0) tile::barrier_init_by_warp(all_here, 1);
     tile::barrier_visible();
     __syncthreads();
-    // A CTA must not send to a peer CTA whose barriers are not initialised. Consumers send only at the end,
-    // so they wait for the cluster only when they wait for the first stage anyway.
+    // A CTA must not send to a peer CTA whose barriers are not initialized. Consumers send only at
+    // the end, so they can wait for the cluster late, where they wait for the first stage anyway.
     if (in_cluster) tile::cluster_arrive();
     if (warp >= kWarps) {
       if (p.shared()) tile::cluster_wait();
@@ -228,7 +228,7 @@ struct RouterTileFrame : RouterFetch<kGroups, kTokens, kSource, W> {
       Sums sums;
       Mainloop::multiply_all(sums, p, at, shared, full, empty);
       tile::sync_threads<kWarps * kWarp>(
-          kRouterConsumers);  // all consumer warps have finished reading the ring
+          kRouterConsumers);  // all consumer warps have read all stages of the ring
       float* const tile_sums = reinterpret_cast<float*>(shared);
       float* const inbox = reinterpret_cast<float*>(shared + p.inbox_offset);
       put_sums(sums, tile_sums, Mainloop::row_of(threadIdx.x % kWarp));
@@ -246,29 +246,29 @@ struct RouterTileFrame : RouterFetch<kGroups, kTokens, kSource, W> {
       }
       finish(p, at, tile_sums, inbox, bias);
     }
-    // No CTA exits before its peer CTAs have received its messages.
+    // No CTA exits before its peers have received what it sent.
     if (p.splits > 1) tile::cluster_wait();
   }
 };
 
-// True if CTAs without a cluster read the same rows of x at the same time. If the hardware places them in
-// order, the rows are shared in cache. If it places them out of order, up to 30% of a launch's time is lost.
+// True if CTAs that are not in a cluster read the same rows of x at the same time. If the hardware
+// starts such CTAs in order, the rows are shared in cache; if not, the launch takes up to 1.3x as long.
 inline bool reads_x_in_step(const RouterGemm::Problem& p, const RouterTilePlan& plan) {
   return plan.blocks() == 1 && p.experts > plan.tile.experts();
 }
 
-// True if tensor maps can describe the rows of x.
+// True if a tensor map can describe the rows of x.
 inline bool router_x_is_mapped(const RouterGemm::Args& a) {
   return bytes_of(a.x.dtype, a.x.stride[0]) % tile::kMapStrideBytes == 0;
 }
 
-// Launches `kernel` with `threads` threads and a plan that fits (tile_memory()).
+// Launches `kernel` with `threads` threads. The plan must fit (tile_memory()).
 inline Status launch_router_tile(std::string_view name,
                                  void (*kernel)(CUtensorMap, CUtensorMap, RouterTileParameters), int threads,
                                  const RouterGemm::Problem& p, const RouterGemm::Args& a,
                                  const RouterTilePlan& plan, Stream stream) {
   constexpr int kWideBytes = 16;
-  // Bytes of weights that are loaded before the previous launch has ended. More bytes would delay x, which queues behind them.
+  // The most bytes of weights that are loaded before the wait for the previous launch. More would delay x, which queues behind them.
   constexpr int kAheadBytes = 32 << 10;
   const auto ceil_div = [](int64_t n, int64_t by) { return static_cast<int>((n + by - 1) / by); };
   const int steps = ceil_div(p.hidden, kRouterStep);
@@ -276,7 +276,7 @@ inline Status launch_router_tile(std::string_view name,
   const auto along = [&](int64_t n, int tile, int tiles) {  // rounded up to whole clusters
     return static_cast<unsigned>(ceil_div(ceil_div(n, tile), tiles) * tiles);
   };
-  // A mask of `blocks` CTAs whose ranks are `apart` apart.
+  // A mask of `blocks` CTAs with ranks 0, apart, 2 * apart, ...
   const auto shared = [](int bytes, int blocks, int apart) {
     RouterShare share{bytes / blocks, 0};
     if (blocks > 1)
@@ -327,21 +327,21 @@ inline Status launch_router_tile(std::string_view name,
   return launch(name, kernel, how, stream, w, x, parameters);
 }
 
-// The plan if no tensor map can describe the rows of x.
+// The plan to use if no tensor map can describe the rows of x.
 inline RouterTilePlan router_plain_plan(const RouterGemm::Problem& p, const RouterTile& tile) {
   constexpr int kSplits = 4;
   const int steps = static_cast<int>((p.hidden + kRouterStep - 1) / kRouterStep);
   return {.tile = tile, .splits = std::min(kSplits, steps)};
 }
 
-// A compiled kernel for one tile.
+// The compiled kernel for one tile.
 struct RouterTileInstance {
   RouterTile tile;
   void (*kernel)(CUtensorMap, CUtensorMap, RouterTileParameters);
   int threads;
 };
 
-// Launches the kernel of `wanted`, or `plain` if no tensor map can describe x.
+// Launches the kernel for `wanted`, or `plain` if no tensor map can describe the rows of x.
 inline Status launch_router_tile(std::string_view name, std::span<const RouterTileInstance> instances,
                                  const RouterTileInstance& plain, const RouterGemm::Problem& p,
                                  const RouterGemm::Args& a, const RouterTilePlan& wanted, Stream stream) {

@@ -1,5 +1,5 @@
-// Written by tools/record_tiles.py from bench/measured/h200/router_tiles.csv: the fastest plan of router_gemm_tile_sm90 for
-// each problem on an H200. router_tile_configs (router_gemm_tile.cc) starts from them.
+// Written by tools/record_tiles.py from bench/measured/h200/router_tiles.csv: the fastest plan of router_gemm_tile_sm90
+// for each problem on an H200. router_tile_configs() in router_gemm_tile.cc extrapolates from these plans.
 #pragma once
 #include <cstdint>
 

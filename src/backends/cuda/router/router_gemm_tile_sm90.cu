@@ -1,17 +1,17 @@
 // Router GEMM for many tokens: tiles of experts x tokens by wgmma; k is split over a cluster.
 //
-// A CTA keeps a ring of stages of 64 values of k each: its experts' weights and its tokens' activations. One producer warp fills the
-// ring by TMA loads. The consumers' wgmmas have experts as M (64 rows) and tokens as N. So a tile may have any multiple of 16 tokens,
-// and the tiles of a problem just fill the SMs. A cluster spans splits of k, tiles of experts and tiles of tokens. CTAs with the same
-// tokens or experts share them by multicast: each loads some rows for all, and a stage is
-// refilled after all have released it. Each split sends every other split its partial sums of the tokens that the other split
-// finishes. A CTA adds up its own tokens in the order of the splits.
+// A CTA has a ring of stages of 64 values of k: its experts' weights and its tokens' activations. One producer warp fills
+// the ring by TMA. The consumers' wgmmas have experts as M (64 rows) and tokens as N. So a tile can have any multiple of
+// 16 tokens, and a plan can be chosen whose tiles just fill the SMs. A cluster spans splits of k, tiles of experts and
+// tiles of tokens. CTAs with the same tokens or experts share them by multicast: each loads some rows for all, and a
+// stage is refilled after all have released it. The tokens of a tile are divided among its splits; every split sends each
+// other split its partial sums of that split's tokens, and adds up its own tokens in the order of the splits.
 //
-// A launch is short and runs most of its code once, from a cold instruction cache. So loops here are not unrolled unless their
-// bodies are a few instructions; unrolled loops cost up to 3 us.
+// A launch is short and executes most of its code once, from a cold instruction cache. So loops
+// here are not unrolled unless their bodies are a few instructions; unrolled loops cost up to 3 us.
 //
-// Wins    from 256 tokens of 128 experts on, from 96 or 128 tokens of 256 or 384, from 64 of 512 (router_candidates.csv, plain
-//         launches): 5.6 us against 10.4 us of wide_sm90 at 1024 tokens of 2880 x 128.
+// Wins    from 256 tokens of 128 experts on, from 96 of 256 or 384 (from 128 of 4096 x 256; wide_sm90 wins 128 of 7168 x 384), from 64 of
+//         512 (router_candidates.csv, plain launches): 5.6 us against 10.4 us of wide_sm90 at 1024 tokens of 2880 x 128.
 // Loses   for few tokens to kernels with smaller tiles: 4.1 us against 2.4 us of splitk_sm90 at 8 tokens of 2880 x 128.
 // Limits  see supports() in router_gemm_tile_candidate.h. The tiling depends on the number of tokens, so the kernel is not batch-invariant.
 // Bytes   reads x once for each tile of experts and w once for each tile of tokens, from L2 except the first time.
@@ -57,8 +57,8 @@ struct Kernel : RouterTileFrame<kGroups, kTokens, kSource, __nv_bfloat16> {
   using Frame = RouterTileFrame<kGroups, kTokens, kSource, __nv_bfloat16>;
   using typename Frame::Sums;
 
-  // The barrier at which this thread releases stages that its warpgroup has read, or 0. The first threads of a warpgroup release: one
-  // thread for each CTA that multicasts to this CTA, at the barriers of that CTA.
+  // The empty barrier at which this thread arrives when its warpgroup has read a stage, or 0. The first threads
+  // of a warpgroup arrive: one thread for each CTA that multicasts to this CTA, at the barrier in that CTA.
   static __device__ uint32_t release_barrier_of_this_thread(const Parameters& p, const Place& at,
                                                             const uint64_t* empty) {
     const int i = threadIdx.x % kGroupThreads;
@@ -68,13 +68,13 @@ struct Kernel : RouterTileFrame<kGroups, kTokens, kSource, __nv_bfloat16> {
     int across = at.across, along = i;
     if (i >= p.behind) {
       across = i - p.behind, along = at.along;
-      if (across >= at.across) ++across;  // skips this CTA, which a thread i < behind serves
+      if (across >= at.across) ++across;  // skips this CTA, at whose barrier a thread i < behind arrives
     }
     return tile::remote_address(here, p.rank(at.split, across, along));
   }
 
-  // A consumer warpgroup's share of the tile, over this CTA's split of k. If there are fewer experts than
-  // operand rows, the excess rows and their sums have arbitrary values, which are never read.
+  // Computes a consumer warpgroup's share of the tile over this CTA's split of k. If the problem has fewer
+  // experts than the operand has rows, the sums of the other rows are arbitrary, and nothing reads them.
   static __device__ void multiply_all(Sums& sums, const Parameters& p, const Place& at, const uint8_t* ring,
                                       uint64_t* full, uint64_t* empty) {
     const int group = uniform(threadIdx.x / kGroupThreads);
@@ -98,10 +98,10 @@ struct Kernel : RouterTileFrame<kGroups, kTokens, kSource, __nv_bfloat16> {
       for (int k = 0; k < kRouterStep / 16; ++k)
         tile::multiply<kTokens>(sums, a + k * tile::kNext16, b + k * tile::kNext16, k > 0 ? 1 : i);
       tile::commit_group();
-      // Everything that the next step needs is computed while this step's wgmma runs. With one warpgroup and a small tile this matters
-      // most: instructions between wait_groups and the next multiply are not hidden.
+      // Everything that the next step needs is computed while this step's wgmmas run. With one warpgroup and a
+      // small tile this matters most: nothing hides the instructions between wait_groups and the next multiply.
       const uint32_t release = release_barriers + before * kBarrier;
-      // Releases the previous step's stage, but only if a producer waits for it: a CTA that has loaded everything may have exited.
+      // Releases the stage of the previous step, but only if a producer waits for it: a CTA that has loaded everything may have exited.
       const bool releases = release_barriers != 0 && i > 0 && i <= awaited;
       before = place.stage;
       a += stage, b += stage;

@@ -1,14 +1,14 @@
-// Router GEMM for dozens of tokens and more: a cluster computes one tile of 64 or 128 tokens x 32 to 128 experts; k is split over its
-// CTAs.
+// Router GEMM for 64 and more tokens: a cluster computes one tile of
+// 64 or 128 tokens x 32 to 128 experts; k is split over its CTAs.
 //
-// All threads of a CTA copy 16-byte chunks of the CTA's part of the rows into shared memory by cp.async, swizzled for wgmma. A stage
-// has 64 values of k, and as many stages are in flight as fit. A CTA sends its sums to each CTA that owns logits in one bulk copy.
-// There are no producer warps and no tensor maps.
+// All threads of a CTA copy 16-byte chunks of the CTA's part of the rows to shared memory by cp.async,
+// swizzled for wgmma. A stage has 64 values of k, and as many stages are in flight as fit. A CTA sends its
+// sums with one bulk copy to each CTA that writes logits. There are no producer warps and no tensor maps.
 //
-// Wins    64 tokens of 256 experts with hidden 7168 and of 384 experts (router_candidates.csv, plain launches): 6.0 us against 6.3
+// Wins    64 tokens of 7168 x 256, 5120 x 384 and 7168 x 384 (router_candidates.csv, plain launches): 6.0 us against 6.3
 //         us of tile_sm90 and 6.4 us of splitk_sm90 for 7168 x 256; 128 tokens of 7168 x 384.
-// Loses   to splitk_sm90 for fewer tokens (operands bypass shared memory), and to tile_sm90 for more, whose copies are larger.
-// Limits  see supports(). The split of k depends on the number of tokens, so the kernel is not batch-invariant.
+// Loses   to splitk_sm90 for fewer tokens (there operands bypass shared memory), and for more to tile_sm90, whose copies are larger.
+// Limits  see supports() below. The split of k depends on the number of tokens, so the kernel is not batch-invariant.
 // Source  original; the contract is ops/router_gemm.h.
 #include <algorithm>
 #include "backends/cuda/card.h"
@@ -76,8 +76,8 @@ constexpr int kAlignment = 1024;  // alignment of a stage, required by swizzle.c
 template <int kGroups, int kExperts>
 constexpr int kStageBytes = (kGroups * kGroupTokens + kExperts) * kRowBytes;
 
-// Copies the chunks of kRows rows to a stage, from element `numbers` of each row on; writes zeros past rows and `hidden`. from: the
-// start of this thread's first row; its next row is kThreads / kChunks rows further.
+// Copies a step of kRows rows to a stage, beginning at element `numbers` of each row; writes zeros past `rows`
+// and `hidden`. from: the start of this thread's first row; its next row is kThreads / kChunks rows further.
 template <int kRows, int kThreads>
 __device__ __forceinline__ void copy_rows(uint32_t stage, const __nv_bfloat16* from, int64_t stride, int rows,
                                           int numbers, int hidden) {
@@ -96,7 +96,7 @@ __device__ __forceinline__ void copy_rows(uint32_t stage, const __nv_bfloat16* f
   }
 }
 
-// copy_rows for rows that may start at any address: slower, by plain loads.
+// copy_rows() for rows that may start at any address: slower, because it uses plain loads.
 template <int kRows, int kThreads>
 __device__ __forceinline__ void copy_rows_plainly(uint32_t stage, const __nv_bfloat16* from, int64_t stride,
                                                   int rows, int numbers, int hidden) {
@@ -119,12 +119,12 @@ __device__ __forceinline__ void copy_rows_plainly(uint32_t stage, const __nv_bfl
   }
 }
 
-// The pairs of logits of a tile are numbered i * threads + thread, where i counts the pairs of a thread (wgmma.cuh).
+// The pairs of logits of a tile have index i * threads + thread, where i is the index of a thread's pair (wgmma.cuh).
 template <int kOfGroups, int kOfExperts, int kOfStages>
 struct Shape {
   static constexpr int kGroups = kOfGroups, kExperts = kOfExperts, kStages = kOfStages;
   static constexpr int kThreads = kGroups * kGroupThreads, kTokens = kGroups * kGroupTokens;
-  static constexpr int kHeld = kExperts / 4, kPairs = kHeld * kThreads;  // pairs per thread, per tile
+  static constexpr int kHeld = kExperts / 4, kPairs = kHeld * kThreads;  // pairs per thread; pairs per tile
   static constexpr int kStage = kStageBytes<kGroups, kExperts>;
   static constexpr int kAhead = kStages - 1;  // stages in flight
   static_assert(kStages * kStage >= kPairs * static_cast<int>(sizeof(float2)),
@@ -132,12 +132,12 @@ struct Shape {
   using Sums = float[kExperts / 2];
 };
 
-// The CTA's tile, and its rank among the CTAs that split k.
+// The tile of the CTA, and its rank among the CTAs that split k.
 struct Place {
   int blocks, rank, first_expert, first_token;
 };
 
-// The CTA's part of the rows of a tile, and their copies to the stages, 64 values of k at a time.
+// The CTA's part of the rows of a tile, and the copies of that part to the stages, 64 values of k at a time.
 template <class C>
 struct Loads {
   const RouterParameters& p;
@@ -171,7 +171,7 @@ struct Loads {
       copy_rows_plainly<C::kTokens, C::kThreads>(stage_of(step), x, p.x_stride, tokens, numbers, p.hidden);
     }
   }
-  // Starts the copies of the first stages, weights before the wait for the previous launch.
+  // Starts the copies of the first stages; those of weights before the wait for the previous launch.
   __device__ __forceinline__ void start() const {
 #pragma unroll 1
     for (int s = 0; s < C::kAhead; ++s) load_w(s);
@@ -184,7 +184,7 @@ struct Loads {
   }
 };
 
-// A warpgroup's sums over the CTA's part of k.
+// Computes a warpgroup's sums over the CTA's part of k.
 template <class C>
 __device__ __forceinline__ void multiply(typename C::Sums& sums, const Loads<C>& of,
                                          const std::byte* stages) {
@@ -195,7 +195,7 @@ __device__ __forceinline__ void multiply(typename C::Sums& sums, const Loads<C>&
   for (int s = 0; s < of.steps; ++s) {
     tile::wait_copies<C::kAhead - 1>();
     tile::fence_for_async();
-    __syncthreads();  // this stage has loaded for all threads, and all threads have released the previous stage
+    __syncthreads();  // all threads' copies of this stage have arrived, and all warpgroups have read the previous stage
     of.load_w(s + C::kAhead);
     of.load_x(s + C::kAhead);
     tile::end_copies();
@@ -215,7 +215,7 @@ __device__ __forceinline__ void multiply(typename C::Sums& sums, const Loads<C>&
   __syncthreads();
 }
 
-// Sends sums to their owners, staged in the memory of the ring. Returns when the other CTAs' sums of this CTA's share have arrived.
+// Sends sums to the CTAs that write them, from the memory of the ring. Returns when the other CTAs' sums for this CTA have arrived.
 template <class C>
 __device__ __forceinline__ void exchange(const typename C::Sums& sums, float2* staged,
                                          const tile::SplitInbox& inbox, const Place& at) {
@@ -236,7 +236,7 @@ __device__ __forceinline__ void exchange(const typename C::Sums& sums, float2* s
   inbox.wait();
 }
 
-// Sums and writes the logits of this CTA's share.
+// Adds up and writes the logits of this CTA's share.
 template <class C>
 __device__ __forceinline__ void write(const RouterParameters& p, const float2* staged, const float2* received,
                                       const Place& at) {
@@ -258,8 +258,8 @@ __device__ __forceinline__ void write(const RouterParameters& p, const float2* s
   }
 }
 
-// Grid: CTAs of a cluster (splits of k), tiles of experts, tiles of tokens. Shared memory: the stages; later, for the logits of this
-// CTA, the partial sums of all CTAs, [CTAs][share] pairs.
+// Grid: CTAs of a cluster (splits of k), tiles of experts, tiles of tokens. Shared memory:
+// the stages; behind them the partial sums that the other CTAs send, [CTAs][share] pairs.
 template <class C>
 __global__ void __launch_bounds__(C::kThreads) wide(const __grid_constant__ RouterParameters p) {
   extern __shared__ std::byte dynamic[];
@@ -285,7 +285,7 @@ __global__ void __launch_bounds__(C::kThreads) wide(const __grid_constant__ Rout
   exchange<C>(sums, staged, inbox, at);
   tile::cluster_arrive();
   write<C>(p, staged, received, at);
-  tile::cluster_wait();  // a copy reads its source until it has arrived
+  tile::cluster_wait();  // a bulk copy reads its source until it has arrived
 }
 
 struct Tile {
@@ -307,7 +307,7 @@ const Tile kTiles[] = {
     tile_of<2, 32, 9>(), tile_of<2, 64, 7>(),  tile_of<2, 128, 5>(),
 };
 
-// A tile, and the number of splits of k.
+// A tile, and the number of CTAs among which k is split.
 struct Cut {
   const Tile* tile;
   int blocks;
@@ -317,9 +317,9 @@ constexpr int kHalfOfAnSM = 113 << 10;
 
 int parts(int64_t size, int64_t of) { return static_cast<int>((size + of - 1) / of); }
 
-// Fitted to an H200, 8 shapes and 32 to 4096 tokens: the split of least cost is the fastest one, or at most 1.1 times as slow. A
-// cluster needs a part of the GPU with room for all its CTAs. If a CTA fills an SM, 66 clusters of 2 fit, 30 of 4, 15 of 8 or 7 of 16;
-// one more cluster is a second wave. CTAs that fill half an SM are placed two to an SM as soon as there are more than 66 of them.
+// Fitted to an H200, over 8 shapes and 32 to 4096 tokens: the split of least cost is the fastest or at most 1.1x slower.
+// A cluster must fit into one GPC. If a CTA fills an SM, 66 clusters of 2 are resident, 30 of 4, 15 of 8 or 7 of 16; one
+// more cluster makes a second wave. CTAs that fill half an SM share SMs as soon as there are more than 66 of them.
 double cut_us(const Cut& cut, const RouterGemm::Problem& p) {
   constexpr double kBaseUs = 2.39, kWaveUs = 0.97, kKilobyteUs = 0.0172, kStepUs = 0.043,
                    kLogitUs = 0.207 / 1024;

@@ -1,13 +1,13 @@
-// Router GEMM and routing of few tokens in one launch. Some CTAs compute partial logits; one CTA per token sums them and chooses
-// the experts (tile/few_tokens.cuh).
+// Router GEMM and routing of few tokens in one launch. Most CTAs compute partial
+// logits; one CTA per token adds them up and chooses the experts (tile/few_tokens.cuh).
 //
-// A partial logit is a word of Queue::grid_words; zero means not yet published. The choosing CTA polls words, not counters, so the
-// path from the sums to the choice is one store and one load. It adds the partial logits in the order of k and resets the words to
-// zero. Waiting CTAs must not keep out the CTAs they wait for: they are the last CTAs of the grid, at most 64, and fewer than one per
-// SM. For up to 32 experts, a cluster does the same in shared memory.
-// A norm before the router needs no launch of its own. The inverse RMS of a row is a factor of its logits, so
-// the row's sum of squares is published with the partial logits. The threads of the choosing CTA that have no
-// expert write the normalized row.
+// A partial logit is a word of Queue::grid_words, which is zero until the sum is written. The choosing CTA
+// polls these words, not a counter, so only one store and one load are between a sum and the choice. It adds
+// the partial logits in the order of k and resets the words to zero. CTAs that wait must not occupy the SMs
+// that the other CTAs need: they are the last CTAs of the grid, at most 64, and fewer than one per SM. For up
+// to 32 experts, a cluster does the same through shared memory. A norm before the router needs no launch of
+// its own. The inverse RMS of a row factors out of its logits, so the partial sums of squares of a row are
+// passed on with its partial logits. Threads of the choosing CTA that have no expert write the normalized row.
 #pragma once
 #include "backends/cuda/launch.h"
 #include "backends/cuda/router.h"
@@ -24,8 +24,8 @@ namespace sluice::cuda::few {
 
 using Bf16 = __nv_bfloat16;
 
-// With a norm, x is multiplied by the norm's weight before the products, and the logits are multiplied by the
-// row's inverse RMS at the end.
+// kNormed: x is multiplied by the norm's weight before the products,
+// and the logits are multiplied by the row's inverse RMS at the end.
 enum class Input : uint8_t { kAnyRows, kWideRows, kNormed };
 
 struct Norm {
@@ -37,9 +37,9 @@ struct Norm {
 
 struct Few {
   RouterParameters gate;
-  const float* bias;     // bias of the choice, not of the logits
+  const float* bias;     // added to the scores before the choice, not to the logits
   uint32_t* grid_words;  // [tokens, splits, experts]: partial logits
-  int adders;            // CTAs that compute partial logits; the choosing CTAs follow
+  int adders;            // number of CTAs that compute partial logits; the choosing CTAs come after them in the grid
   uint32_t zero;         // always 0, but unknown to the compiler
   uint32_t top_k;
   tile::SharedSlots shared;
@@ -57,7 +57,7 @@ struct KnownCut {
   static constexpr int kThreads = 32 * kWarps, kPairs = kRows * kColumns * 32;
 };
 
-// Makes a published part nonzero: +0 becomes -0, which gives the same sum of parts.
+// The word for a partial sum, never 0 ("not written"): +0 becomes -0, which does not change the total.
 __device__ __forceinline__ uint32_t word_of(float part) {
   const uint32_t bits = __float_as_uint(part);
   return bits == 0 ? 0x80000000u : bits;
@@ -73,13 +73,13 @@ __device__ __forceinline__ uint32_t load_word(const uint32_t* word) {
   return bits;
 }
 
-// A warp's operands of one CTA's tile of partial logits: all of them are in flight at once. first: this lane's first element in a row;
-// left: elements from there on.
+// A warp's operands in a tile of partial logits; they are all loaded at once. first: this
+// lane's first element in a row. left: number of elements from there to the end of the row.
 template <class C>
 struct Operands {
   tile::Eight<Bf16> w[C::kFlight][C::kColumns], x[C::kFlight][C::kRows], scale[C::kFlight];
 
-  // Weights, before the wait for the previous launch.
+  // Loads weights; called before the wait for the previous launch.
   template <Input kInput>
   __device__ __forceinline__ void load_w(const Few& few, int first_expert, int g, int first, int left) {
     const RouterParameters& p = few.gate;
@@ -108,8 +108,8 @@ struct Operands {
                           i * kUnit < left, kInput != Input::kAnyRows || p.x_wide);
     }
   }
-  // A zero that depends on all loads, so no sum starts before the last load has been issued. Without it the compiler moves each load
-  // next to its use, which serialises the loads.
+  // A zero that depends on all loads, so no sum starts before the last load has been issued.
+  // Without it the compiler moves each load next to its use, which serializes the loads.
   __device__ __forceinline__ float zero_after_loads(uint32_t zero) const {
     uint32_t any = 0;
 #pragma unroll
@@ -119,7 +119,7 @@ struct Operands {
     }
     return __uint_as_float(any & zero);
   }
-  // Multiplies x by the norm's weight, and stores the warp's sums of squares.
+  // Multiplies x by the norm's weight, and stores the warp's sums of squares of x.
   __device__ __forceinline__ void scale_x(float (&squares)[8 * C::kRows], int g, int c) {
 #pragma unroll
     for (int m = 0; m < C::kRows; ++m) {
@@ -131,8 +131,8 @@ struct Operands {
       if (c == 0) squares[8 * m + g] = sum;
     }
   }
-  // Stores the warp's products. The place of a pair in the tile: ((token / 8) * kColumns + expert / 8) * 32 + lane, as the lanes of an mma
-  // hold it.
+  // Computes the warp's partial sums. They are stored as pairs in the order in which the
+  // lanes of an mma hold them: pair ((token / 8) * kColumns + expert / 8) * 32 + lane.
   __device__ __forceinline__ void multiply(float2 (&sums)[C::kPairs], float zero, int lane) const {
     float acc[(C::kRows + 1) / 2][C::kColumns][4];
 #pragma unroll
@@ -169,7 +169,7 @@ struct Operands {
   }
 };
 
-// Adds the warps' products of a tile whose first token is `first_token`, and sends the sums of its tokens.
+// Adds up the warps' sums of a tile whose first token is `first_token`, and sends the totals.
 template <class C, class Send>
 __device__ __forceinline__ void send_sums(const float2 (&sums)[C::kWarps][C::kPairs], int first_token,
                                           int tokens, Send send) {
@@ -190,8 +190,8 @@ __device__ __forceinline__ void send_sums(const float2 (&sums)[C::kWarps][C::kPa
   }
 }
 
-// Computes one CTA's partial logits of a tile. Calls send(token of the tile, expert of the tile, partial logits of two adjacent
-// experts), and with a norm send_squares(token of the tile, partial sum of squares). All threads call sync() before that.
+// Computes a CTA's partial logits of a tile. Calls send(token in the tile, expert in the tile, partial logits of two adjacent
+// experts), and with a norm send_squares(token in the tile, partial sum of squares). All threads call sync() before any send.
 template <class C, Input kInput, class Sync, class Send, class SendSquares>
 __device__ __forceinline__ void add_up(const Few& few, int split, int first_token, int first_expert,
                                        Sync sync, Send send, SendSquares send_squares) {
@@ -223,7 +223,7 @@ __device__ __forceinline__ void add_up(const Few& few, int split, int first_toke
   }
 }
 
-// The values that thread e of a team loads before the wait for the previous launch.
+// The biases of expert e, which thread e of a team loads before the wait for the previous launch.
 struct Biases {
   uint32_t gate = 0;
   float choice = 0;
@@ -236,7 +236,7 @@ __device__ __forceinline__ Biases load_biases(const Few& p, uint32_t e) {
   return out;
 }
 
-// A logit from its partial sums, added in order; with a norm, times the row's inverse RMS.
+// The logit: the sum of its partial sums, in order; with a norm, times the row's inverse RMS.
 template <Input kInput, int kSplit>
 __device__ __forceinline__ float logit_of(const Biases& bias, const float (&part)[kSplit], float inverse) {
   const float gate = tile::weight_value<Bf16>(bias.gate);
@@ -246,7 +246,7 @@ __device__ __forceinline__ float logit_of(const Biases& bias, const float (&part
   return kInput == Input::kNormed ? fmaf(sum, inverse, gate) : sum;
 }
 
-// Thread e of a team passes its expert's logit. The team chooses and stores the result. Call it after clear_team().
+// Thread e passes the logit of expert e. The team chooses experts and stores the result. Call clear_team() first.
 template <int kExperts, int kList, tile::TeamKind kKind>
 __device__ __forceinline__ void choose(const Few& p, tile::TeamMemory<kExperts, kList>& m, int token,
                                        uint32_t e, float sum, float bias) {
@@ -278,9 +278,9 @@ __device__ __forceinline__ float inverse_of(const Few& p, const float (&part)[kS
   return 1.f / sqrtf(sum / static_cast<float>(p.gate.hidden) + p.norm.eps);
 }
 
-// The threads of a CTA that do not choose write the normalized row: thread `first` of `kThreads`, eight
-// columns at a time. x is loaded here, before the sums of squares arrive; write() is called with the inverse
-// RMS.
+// The threads of a CTA that do not choose write the normalized row, eight
+// columns at a time. This is thread `first` of kThreads. The constructor
+// loads x before the sums of squares arrive; write() gets the inverse RMS.
 template <int kThreads, int64_t kHiddenMost>
 class NormedRow {
  public:
@@ -334,14 +334,14 @@ __device__ __forceinline__ void forget_words(uint32_t* words, int apart) {
   for (int j = 0; j < kSplit; ++j) words[j * apart] = 0;
 }
 
-// Grid: kSplit CTAs for each tile of experts, for each tile of tokens; then one CTA per token.
+// Grid: for each tile of tokens, for each tile of experts, kSplit CTAs; then one CTA per token.
 template <int kExperts, int kList, tile::TeamKind kKind, class C, Input kInput>
 __global__ void __launch_bounds__(C::kThreads) spread(const __grid_constant__ Few p) {
   static_assert(kExperts <= C::kThreads);
   constexpr bool kNormed = kInput == Input::kNormed;
   constexpr int kTiles = kExperts / (8 * C::kColumns), kNorming = C::kThreads - kExperts;
   const int token = static_cast<int>(blockIdx.x) - p.adders;
-  // The squares of a token, [splits, kSquareWords], follow the partial logits of all tokens.
+  // The sums of squares, [tokens, splits, kSquareWords], are after the partial logits of all tokens.
   uint32_t* const squares = p.grid_words + p.gate.tokens * C::kSplit * kExperts;
   if (token < 0) {
     const int split = blockIdx.x % C::kSplit, tile = blockIdx.x / C::kSplit;
@@ -369,7 +369,7 @@ __global__ void __launch_bounds__(C::kThreads) spread(const __grid_constant__ Fe
       float part[C::kSplit];
       wait_for_words(part, of_row + 1, kSquareWords);
       row.write(inverse_of(p, part));
-      tile::sync_threads<kNorming>(2);  // all threads have read the words
+      tile::sync_threads<kNorming>(2);  // all of these threads have read the words
       if (e == kExperts) forget_words<C::kSplit>(of_row + 1, kSquareWords);
     }
     return;
@@ -387,12 +387,12 @@ __global__ void __launch_bounds__(C::kThreads) spread(const __grid_constant__ Fe
   }
   choose<kExperts, kList, kKind>(p, m, token, e, logit_of<kInput>(bias, part, inverse), bias.choice);
   forget_words<C::kSplit>(words, kExperts);
-  // choose() has synchronised all threads.
+  // choose() has synchronized the threads that read these words.
   if (kNormed && e == 0) forget_words<C::kSplit>(of_row, kSquareWords);
 }
 
-// One cluster computes all experts of a tile of tokens: CTA r computes split r of all sums and chooses for token r of the tile.
-// Grid: kSplit, tiles of tokens.
+// One cluster computes all experts of a tile of tokens: CTA r computes split r of
+// all sums, then chooses for token r of the tile. Grid: kSplit, tiles of tokens.
 template <int kExperts, int kList, tile::TeamKind kKind, class C, Input kInput>
 __global__ void __launch_bounds__(C::kThreads) gathered(const __grid_constant__ Few p) {
   static_assert(kExperts == 8 * C::kColumns && kExperts <= C::kThreads && 8 * C::kRows <= C::kSplit);
@@ -444,7 +444,7 @@ __global__ void __launch_bounds__(C::kThreads) gathered(const __grid_constant__ 
   choose<kExperts, kList, kKind>(p, m, token, e, logit_of<kInput>(bias, part, inverse), bias.choice);
 }
 
-// The kernel of kInstances[kIndex].
+// The kernel for kInstances[kIndex].
 template <size_t kIndex, Input kInput>
 constexpr auto kernel_of() {
   constexpr Instance i = kInstances[kIndex];
@@ -456,7 +456,7 @@ constexpr auto kernel_of() {
   }
 }
 
-// A launch of an instance's kernel.
+// The parameters of an instance's kernel for a problem.
 inline Few few_of(const RouterRoute::Problem& p, const RouterRoute::Args& a, const Instance& i,
                   Stream stream) {
   const auto tokens = static_cast<int>(p.route.tokens);

@@ -1,5 +1,5 @@
-// Router GEMM and routing of few tokens in one launch (router_route_fewtokens.cuh): the compiled kernels, and the common parts of their
-// descriptors.
+// Router GEMM and routing of few tokens in one launch (router_route_fewtokens.cuh):
+// the compiled kernels, and what their descriptors have in common.
 #pragma once
 #include <algorithm>
 #include <iterator>
@@ -13,38 +13,38 @@ namespace sluice::cuda::few {
 
 constexpr int kUnit = 32;  // elements of a row that four lanes load together
 
-// k is split over `split` CTAs and their `warps` warps; each warp has `flight` units of a row in flight. The tile of a CTA has
-// 8 * rows tokens and 8 * columns experts.
+// k is split over `split` CTAs, and then over their `warps` warps; a warp loads `flight`
+// units of a row, all at once. The tile of a CTA is 8 * rows tokens x 8 * columns experts.
 struct Cut {
   int rows, columns, split, warps, flight;
   constexpr int64_t hidden_most() const { return int64_t{kUnit} * split * warps * flight; }
 };
 enum class Blocks { kCluster, kGrid };
 
-constexpr int64_t kTokensMost = 64;  // maximum number of tokens of any instance
-// Words in Queue::grid_words for squares: each split of a token publishes its sum of squares twice, for the threads that choose and for
-// the threads that normalize.
+constexpr int64_t kTokensMost = 64;  // most tokens of any instance
+// Words in Queue::grid_words per token and split for sums of squares. A sum is written twice: to a word
+// that the choosing threads read and reset, and to a word that the normalizing threads read and reset.
 constexpr int kSquareWords = 2;
 
-// The compiled kernels, and the problems that each of them accepts. Costs: H200, plain launches, weights not in L2.
+// The compiled kernels, and the problems that each accepts. Costs were measured on an H200 with plain launches and weights not in L2.
 struct Instance {
   int experts, list;
   tile::TeamKind kind;
   Blocks blocks;
   Cut cut;
-  int64_t tokens;            // maximum number of tokens
-  double first_us, more_us;  // one token; each further token
+  int64_t tokens;            // at most
+  double first_us, more_us;  // cost of one token; of each further token
 
   bool serves(const RouterRoute::Problem& p) const {
     return tile::team_serves(p.route, experts, list, kind) && p.hidden <= cut.hidden_most() &&
            p.route.tokens <= tokens;
   }
-  // Words of Queue::grid_words after kGridWordsBytes.
+  // Words that the instance needs in Queue::grid_words, after the first kGridWordsBytes bytes.
   constexpr int64_t words() const { return tokens * int64_t{cut.split} * (experts + kSquareWords); }
 };
 
-// Instances of the same kind and number of experts split k in the same way, whatever their tiles. So the bits do not depend on the
-// number of tokens.
+// Instances of the same kind and number of experts split k in the same way,
+// whatever their tiles, so the results do not depend on the number of tokens.
 constexpr Instance kInstances[] = {
     {32, 4, tile::kSoftmaxOfChosen, Blocks::kCluster, {1, 4, 16, 6, 1}, kTokensMost, 2.40, 0.006},
     {128, 4, tile::kSoftmaxOfChosen, Blocks::kGrid, {1, 1, 8, 12, 1}, 16, 2.84, 0.017},
@@ -83,7 +83,7 @@ inline void need_few(Refusal& r, const RouterRoute::Problem& p, const DeviceInfo
   }
   Refusal team;
   tile::need_team(team, p.route, tokens > 0 ? tokens : kTokensMost);
-  const bool known = tokens > 0 || !team.accepted();  // otherwise this operation itself refuses
+  const bool known = tokens > 0 || !team.accepted();  // if not, the refusal below names the rule and the experts
   r.append(team);
   r.need(known, "a routing rule and number of experts for which the fused router kernel is compiled",
          "method=" + std::string(word(p.route.method)) + " experts=" + std::to_string(p.route.experts));

@@ -1,11 +1,11 @@
 // Router GEMM and routing of few tokens in one launch (router_route_fewtokens.cuh).
 //
 // Wins    1 to 64 tokens where it accepts the problem: up to 0.8 us faster than the best pair of kernels, 0.4 us on average
-//         (router_candidates.csv). It saves a launch and a round trip of the logits.
-// Loses   0.05 us at one token of 4096 x 256 with dependent launches. It refuses more tokens, because each tile of 8 or 16 tokens
-//         loads the weights again.
-// Limits  see supports(): choices that need_team() accepts, and partial logits that fit the grid words. The order of a sum depends
-//         only on hidden and experts, so a row's bits do not depend on the batch.
+//         (router_candidates.csv). It saves a launch and a round trip of the logits through memory.
+// Loses   0.05 us at one token of 4096 x 256 with dependent launches. It refuses more tokens than its instances have, because every
+//         tile of 8 or 16 tokens loads the weights again.
+// Limits  see need_few() in router_route_fewtokens.h: routing that need_team() accepts, and partial logits that fit into the grid
+//         words. The order of a sum depends only on hidden and experts, so the kernel is batch-invariant.
 // Source  original; the contract is ops/router_route.h.
 #include "backends/cuda/router/router_route_fewtokens.h"
 
@@ -50,7 +50,7 @@ namespace sluice::cuda {
 namespace {
 
 using Kernel = void (*)(few::Few);
-// The kernels of each instance: for 16-byte aligned rows of x, and for any rows.
+// The kernels of an instance: for rows of x aligned to 16 bytes, and for any rows.
 struct Kernels {
   Kernel wide, any_rows;
 };

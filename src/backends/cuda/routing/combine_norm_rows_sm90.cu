@@ -1,10 +1,10 @@
-// Combine and the following norm. A CTA owns one row and keeps it in registers from the sum of its slots to the sum of
-// squares and the scaling. A row has the same bits as with two kernels and does not depend on the batch.
+// Combine and the following norm. A CTA computes one row and keeps it in registers from the sum of its
+// slots to the scaling by the norm. A row has the same bits as with two kernels, whatever the batch.
 //
 // Wins    from 8 tokens on: a decode step of gpt-oss-20b on an H100 takes 3482 us fused and 3528 us unfused at 8 tokens, 5473 and
 //         5501 us at 64 (docs/lab/cuda-step-launches.md). It saves a launch and does not read y again.
-// Loses   nothing. At 1 and 2 tokens it gains nothing, because Combine spreads their columns over more CTAs.
-// Limits  see supports().
+// Loses   nowhere. At 1 and 2 tokens it saves no time, because Combine spreads their columns over more CTAs.
+// Limits  see supports() below.
 // Source  original; the contract, including the order of the sum, is ops/combine_norm.h.
 #include "backends/cuda/card.h"
 #include "ops/combine_norm.h"
@@ -53,8 +53,8 @@ namespace sluice::cuda {
 
 namespace {
 
-// Few rows: all loads of a row are in flight at once. Many rows: CTAs have few registers, so that several fit on an SM, and some
-// CTAs load while others add.
+// How a CTA is sized. Few rows: all loads of a row are in flight at once. Many rows: threads
+// have few registers, so that several CTAs fit on an SM, and some load while others add.
 struct Pace {
   int threads, ctas,
       slots_at_once;  // maximum number of threads per CTA; minimum number of CTAs per SM; slots whose loads

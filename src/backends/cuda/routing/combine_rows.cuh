@@ -1,4 +1,4 @@
-// Sums a token's row: shared by combine_rows_sm90.cu and combine_norm_rows_sm90.cu.
+// Adds up a token's row; shared by combine_rows_sm90.cu and combine_norm_rows_sm90.cu.
 #pragma once
 #include "backends/cuda/row_alignment.h"
 #include "backends/cuda/tile/dependent.cuh"
@@ -19,16 +19,16 @@ struct Parameters {
   int hidden, slots;
   int64_t rows, experts;
   float scale;
-  int settled, by_slot;  // by_slot: row s of g belongs to slot s, and `position` holds expert ids
+  int settled, by_slot;  // by_slot: row s of g belongs to slot s, and `position` has expert ids
 };
 
-// The row of a slot; row < 0: the slot is empty.
+// What find_slots() loads for a slot. row < 0: the slot is empty.
 struct Slot {
   int64_t row, expert;
   float weight;
 };
 
-// Finds the slots of a token for all threads of a CTA, and waits for the previous launch.
+// Loads the slots of a token for all threads of a CTA, and waits for the previous launch.
 __device__ __forceinline__ void find_slots(const Parameters& p, int64_t token, Slot (&slots)[kSlotsMost]) {
   if (!p.settled) tile::wait_for_previous();
   if (threadIdx.x < p.slots) {
@@ -43,7 +43,7 @@ __device__ __forceinline__ void find_slots(const Parameters& p, int64_t token, S
   __syncthreads();
 }
 
-// Computes N adjacent columns of a token's y. kAtOnce: number of slots whose loads are in flight together.
+// Computes N adjacent columns of a token's y. kAtOnce: slots whose rows are loaded at once.
 template <int N, int kAtOnce, class G, class B, class Y>
 __device__ __forceinline__ void sum_slots(const Parameters& p, int64_t token, const Slot (&slots)[kSlotsMost],
                                           int column, float (&sum)[N]) {

@@ -1,7 +1,7 @@
-// Combine: a thread owns a few adjacent columns of one token and sums the experts' rows in the order of the slots.
+// Combine: a thread computes a few adjacent columns of one token, adding up the experts' rows in the order of the slots.
 //
 // Wins    always: it is the only kernel of Combine. It moves each byte once.
-// Loses   to kernels that save its launch: combine_norm_rows_sm90 if a norm follows, expert_mlp_mxfp4_slices_sm90 for few slots.
+// Loses   to kernels that need no Combine launch: combine_norm_rows_sm90 if a norm follows, expert_mlp_mxfp4_slices_sm90 for few slots.
 // Limits  tokens <= 65535, because each token has its own CTAs along y of the grid; 16-byte accesses where
 //         hidden, row strides and addresses allow them.
 // Source  original; the contract, including the order of the sum, is ops/combine.h.
@@ -80,9 +80,9 @@ Status launch_combine(std::string_view name, const Combine::Problem& p, const Co
                       Stream stream) {
   if (p.tokens == 0) return {};
   const Parameters parameters = parameters_of(p, a, by_slot);
-  // If there are enough threads, each takes few columns and has the loads of all slots in flight at once. The rows then come from
-  // L2 with one wait instead of one wait per slot. With two columns per thread there is one CTA per SM, for which a previous launch
-  // leaves room.
+  // If there are enough threads, each has few columns and loads the rows of all slots
+  // at once, so it waits once for L2 instead of once per slot. With two columns per
+  // thread there is one CTA per SM, for which a previous launch leaves room.
   constexpr int64_t kBlock = int64_t{132} * kThreads;
   const int64_t numbers = p.tokens * p.hidden;
   const int each = !all_wide(p, a) ? 1 : numbers <= 2 * kBlock ? 2 : numbers <= 8 * 4 * kBlock ? 4 : kWide;

@@ -1,7 +1,7 @@
-// Counts the tokens of each expert: one CTA per layer counts in shared memory and adds the counts to the previous counts.
+// Counts the tokens of each expert: one CTA per layer counts in shared memory, then adds its counts to the totals of the layer.
 //
 // Wins    always: it is the only kernel of CountExperts. One small launch per step for all layers. Routing has already written the ids.
-// Loses   to a routing kernel that would count while it writes, which would save one launch per step.
+// Loses   to a routing kernel that counted while it writes, which would save one launch per step; there is no such kernel.
 // Limits  tokens * top_k < 2^32: a CTA counts in 32 bits.
 // Source  original; the contract is ops/count_experts.h.
 #include "backends/cuda/card.h"

@@ -1,9 +1,8 @@
-// Groups rows by expert: the CTAs of a cluster count and place (tile/grouping.cuh). One launch up to 8192 slots, two launches above.
+// Groups rows by expert: the CTAs of a cluster count slots and compute their rows (tile/grouping.cuh). One launch up to 8192 slots, two above.
 //
 // Wins    always: it is the only kernel of GroupRows.
-// Wins    always: it is the only kernel of GroupRows.
-// Loses   to the kernels of RouteGroup where routing comes first: a chain of route_topk and group_rows is
-//         1.01 to 1.4x slower (docs/lab/cuda-routing.md).
+// Loses   to the kernels of RouteGroup where routing comes first: they are 1.01 to 1.4x faster than
+//         route_topk and group_rows (docs/lab/cuda-routing.md).
 // Limits  none beyond the contract.
 // Source  original; the contract is ops/group_rows.h.
 #include "backends/cuda/card.h"
@@ -22,8 +21,8 @@ Refusal supports(const Problem&, const DeviceInfo& d) {
   return r;
 }
 
-// Fitted on an H200 to 128 experts, 4 slots and tiles of 64, for 1 to 16384 tokens. The cost of more experts is fitted to chains
-// with 256 and 384 experts at one token: docs/lab/cuda-routing.md.
+// Fitted on an H200 to 128 experts, 4 slots and tiles of 64, for 1 to 16384 tokens. The cost of more experts
+// is fitted to route_topk and group_rows with 256 and 384 experts at one token (docs/lab/cuda-routing.md).
 double cost_us(const Problem& p, const DeviceInfo&) {
   const double slots = static_cast<double>(p.tokens * p.slots);
   const double experts = 3.7e-3 * static_cast<double>(std::max<int64_t>(p.experts - 128, 0));
@@ -69,7 +68,7 @@ __global__ void __launch_bounds__(kThreads, 1) group_rows(const __grid_constant_
   __syncthreads();
   const int32_t* ids = g.ids + static_cast<int64_t>(tile::first_token(g)) * g.slots;
   for (int i = static_cast<int>(threadIdx.x); i < count; i += kThreads) tile::place(g, m, i, ids[i]);
-  // Not released at the start: CTAs of the next launch would crowd the SMs that become free first.
+  // Not at the start: CTAs of the next launch would all start on the SMs that become free first.
   tile::release_next();
   tile::end_groups(g, m);
 }

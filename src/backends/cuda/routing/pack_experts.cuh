@@ -9,10 +9,10 @@ namespace sluice::cuda::pack {
 constexpr int kGroupThreads = static_cast<int>(kFragmentThreads);  // threads that pack one block of 64 x 64
 constexpr int kThreads = 256, kGroups = kThreads / kGroupThreads;
 constexpr int kRows = static_cast<int>(kFragmentRows);
-// Staged scales: kTileBlocks k blocks at a time, kTileWords words per k block, kTileStride bytes between k blocks. The stride has
-// one word of padding, so that the same byte of adjacent k blocks lies in different banks.
+// Scales are staged in shared memory, kTileBlocks k blocks at a time: kTileWords words per k block, kTileStride bytes
+// between k blocks. The stride includes a word of padding, which puts the same byte of adjacent k blocks in different banks.
 constexpr int kTileBlocks = 32, kTileWords = kRows / 2, kTileStride = 4 * kTileWords + 4;
-constexpr int kAhead = 4;  // k blocks that a thread reads before it writes the first of them
+constexpr int kAhead = 4;  // k blocks that a thread reads before it writes the first
 constexpr unsigned kAllLanes = 0xffffffffu;
 
 struct Parameters {
@@ -22,7 +22,7 @@ struct Parameters {
   int blocks;  // scales per row
 };
 
-// Several CTAs (gridDim.z) may share a row block; their threads interleave.
+// Several CTAs (gridDim.z) may divide a row block; their threads interleave.
 __device__ __forceinline__ int first_of(int threads) { return blockIdx.z * threads + threadIdx.x; }
 __device__ __forceinline__ int stride_of(int items) { return gridDim.z * items; }
 
@@ -61,7 +61,7 @@ __device__ __forceinline__ void find_rows(const Parameters& p, int64_t block, Sh
   __syncthreads();
 }
 
-// Clears the bytes that follow the end of the last row block.
+// Zeros the bytes of the scales after the last row block.
 __device__ __forceinline__ void clear_behind(const Parameters& p, const RowBlock& at) {
   const WeightFormat f = PackExperts::format(p.problem);
   const int64_t used = at.shape.top_begin(f) + at.shape.row_blocks * fragment_top_bytes(f);

@@ -1,5 +1,5 @@
-// Packs experts into fragments and unpacks them. A CTA owns one row block of one expert. It reads the block in checkpoint order,
-// 32 bytes of eight rows per warp instruction.
+// Packs experts into fragments and unpacks them. A CTA handles one row block of one expert.
+// It reads the block in checkpoint order, 32 bytes of eight rows per warp instruction.
 //
 // Wins    always: it is the only kernel of PackExperts. It moves each byte once; four lanes exchange the bytes that they have read by shuffles.
 // Loses   half of the bandwidth in e2m1 to bit permutations (2.2 TB/s of bytes read and written; bf16 moves 3.6 TB/s), and more
@@ -50,7 +50,7 @@ namespace {
 
 using namespace pack;  // NOLINT: the shared parts of this kernel
 
-// kShare adjacent threads share a row.
+// Finds each row's largest scale, and whether one of its scales is NaN. kShare adjacent threads handle a row.
 __device__ void find_tops(const Parameters& p, const RowBlock& at, Shared* shared) {
   constexpr int kShare = kThreads / kRows;
   const int row = threadIdx.x / kShare, first = threadIdx.x % kShare;
@@ -76,8 +76,8 @@ __device__ void find_tops(const Parameters& p, const RowBlock& at, Shared* share
   __syncthreads();
 }
 
-// Moves the scales through shared memory, kTileBlocks k blocks at a time, staged in packed order. So global accesses are adjacent
-// bytes of a row on one side and whole words on the other.
+// Moves the scales through shared memory, where they are in packed order, kTileBlocks k blocks at a time.
+// So accesses to global memory are adjacent bytes of a row on one side and whole words on the other.
 template <bool kUnpack>
 __device__ void move_scales(const Parameters& p, const RowBlock& at, Shared* shared) {
   const int k_blocks = static_cast<int>(at.shape.k_blocks);
@@ -88,7 +88,7 @@ __device__ void move_scales(const Parameters& p, const RowBlock& at, Shared* sha
         f(reinterpret_cast<uint32_t*>(at.scales) + first * kTileWords + i,
           reinterpret_cast<uint32_t*>(shared->tile + i / kTileWords * kTileStride) + i % kTileWords);
     };
-    // Calls f(byte of the tile, row, its source or null) for each byte.
+    // Calls f(byte of the tile, row, its byte in the checkpoint or null) for each byte.
     const auto bytes = [&](auto f) {
       for (int i = threadIdx.x; i < kRows * 2 * kTileBlocks; i += kThreads) {
         const int row = i / (2 * kTileBlocks), group = i % (2 * kTileBlocks), b = 2 * first + group;
@@ -118,7 +118,7 @@ __device__ void move_scales(const Parameters& p, const RowBlock& at, Shared* sha
   }
 }
 
-// Transposes bytes 0 to 3 of four registers: register i gets byte i of each register.
+// Transposes the bytes of four registers: register i gets byte i of every register.
 __device__ __forceinline__ void transpose_bytes(uint32_t (&v)[4]) {
   const uint32_t a = __byte_perm(v[0], v[1], 0x5140), b = __byte_perm(v[2], v[3], 0x5140);
   const uint32_t c = __byte_perm(v[0], v[1], 0x7362), d = __byte_perm(v[2], v[3], 0x7362);
@@ -145,8 +145,8 @@ __device__ __forceinline__ void transpose_lanes(uint32_t (&v)[4]) {
   }
 }
 
-// A packed word holds four checkpoint bytes, one from each of its pairs. Packing and unpacking are linear over xor, so the images
-// of single bits define them.
+// A packed word holds four checkpoint bytes, one per pair of codes. Packing and
+// unpacking are linear over xor, so they are defined by the images of single bits.
 struct WordOfBytes {
   __host__ __device__ static constexpr uint32_t image(int bit) {
     const uint32_t code = 1u << bit % 4;
@@ -163,7 +163,7 @@ struct BytesOfWord {
     return out;
   }
 };
-// The bits whose source bit is `distance` positions lower.
+// Mask of the result bits that come from a bit `distance` positions lower.
 template <class Map>
 __host__ __device__ constexpr uint32_t moved_by(int distance) {
   uint32_t out = 0;
@@ -171,7 +171,7 @@ __host__ __device__ constexpr uint32_t moved_by(int distance) {
     if (bit + distance >= 0 && bit + distance < 32) out |= Map::image(bit) & 1u << (bit + distance);
   return out;
 }
-// Applies the map as shifts: one shift for each distance that occurs, for all bits that move that far.
+// Applies the map with shifts: one shift per distance that occurs, for all bits that move by that distance.
 template <class Map, int kDistance = -31>
 __device__ __forceinline__ uint32_t mapped(uint32_t in) {
   if constexpr (kDistance > 31) {
@@ -187,8 +187,8 @@ __device__ __forceinline__ uint32_t mapped(uint32_t in) {
 __device__ __forceinline__ uint32_t word_of_bytes(uint32_t bytes) { return mapped<WordOfBytes>(bytes); }
 __device__ __forceinline__ uint32_t bytes_of_word(uint32_t word) { return mapped<BytesOfWord>(word); }
 
-// One thread's part of a row pair: 8 bytes (16 codes of the width) of row r and of row r + 8. Lane i of four holds step i of a k
-// block. The bytes of both rows go to the words of that step in all four lanes.
+// A thread's part of a pair of rows: 8 bytes (16 codes along the width) of row r and of row r + 8. Lane i
+// of four has step i of a k block. The bytes of both rows go to the words of that step in all four lanes.
 struct Thread {
   int low;        // row in the row block; the other row is low + 8
   int step;       // one of the four steps of a k block
@@ -281,7 +281,7 @@ __global__ void __launch_bounds__(kThreads, 1) pack_fp4(const __grid_constant__ 
   }
 }
 
-// Chunk: the unit of a move. Eight bf16 if rows are 16-byte aligned and consist of whole chunks, otherwise one.
+// Chunk: what a thread moves at once. Eight bf16 if rows are aligned to 16 bytes and are whole chunks, otherwise one.
 template <bool kUnpack, class Chunk>
 __global__ void __launch_bounds__(kThreads, 1) pack_bf16(const __grid_constant__ Parameters p) {
   __shared__ Shared shared;
@@ -326,7 +326,7 @@ Status Launcher::enqueue(const PackExperts::Problem& p, const PackExperts::Args&
   const auto kernel = format.scaled() ? (p.unpack ? pack_fp4<true> : pack_fp4<false>)
                       : p.unpack      ? (wide ? pack_bf16<true, uint4> : pack_bf16<true, uint16_t>)
                                       : (wide ? pack_bf16<false, uint4> : pack_bf16<false, uint16_t>);
-  // If there are few row blocks, several CTAs share each, until there are about as many threads as an H200 holds.
+  // If there are few row blocks, several CTAs divide each, until there are about as many threads as an H200 runs at once.
   constexpr int64_t kBlocksWanted = 2048 / kThreads * 132;
   const FragmentShape shape = PackExperts::shape(p);
   const int64_t blocks = shape.row_blocks * p.experts;

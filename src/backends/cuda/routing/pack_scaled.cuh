@@ -1,22 +1,22 @@
-// Packs and unpacks all formats except bf16 and MXFP4. A thread moves one word of codes at a time, and scales
-// row by row. One CTA owns the whole row block, because a NaN in a row's codes changes its scales.
+// Packs and unpacks all formats except bf16 and MXFP4. A thread moves one word of codes at a time; scales are
+// moved row by row. One CTA handles a whole row block, because a NaN among a row's codes changes the row's scales.
 #pragma once
 #include "backends/cuda/routing/pack_experts.cuh"
 #include "backends/cuda/tile/dependent.cuh"
 
 namespace sluice::cuda::pack {
 
-// Four bytes at any address.
+// An f32 whose four bytes are at any address.
 __device__ __forceinline__ float f32_at(const uint8_t* at) {
   return __uint_as_float(at[0] | at[1] << 8 | at[2] << 16 | static_cast<uint32_t>(at[3]) << 24);
 }
 __device__ __forceinline__ bool is_nan8(uint8_t code) { return (code & 0x7F) == 0x7F; }
 
-constexpr int kScaledShare = kThreads / kRows;  // adjacent threads that share a row
+constexpr int kScaledShare = kThreads / kRows;  // adjacent threads that handle one row
 
 // The row of this thread: its codes and scales in the checkpoint, or null.
 struct ScaledRow {
-  int row, first;  // row in the row block; this thread's position among the threads of the row
+  int row, first;  // row in the row block; this thread's index among the threads of the row
   const uint8_t *codes, *scales;
 };
 __device__ __forceinline__ ScaledRow scaled_row(const Parameters& p, const RowBlock& at,
@@ -32,7 +32,7 @@ __device__ __forceinline__ int most_of_row(int value) {
     value = max(value, __shfl_xor_sync(kAllLanes, value, step));
   return value;
 }
-// Whether any code of the row is the NaN of e4m3.
+// True if some code of the row is the NaN of e4m3.
 __device__ __forceinline__ bool has_nan8(const Parameters& p, const ScaledRow& r) {
   int nan = 0;
   if (r.codes && p.problem.w == DType::kE4M3)
@@ -40,7 +40,7 @@ __device__ __forceinline__ bool has_nan8(const Parameters& p, const ScaledRow& r
   return most_of_row(nan) != 0;
 }
 
-// The scale of a group of mx, 255 if one of its codes is NaN.
+// The scale of a group of mx codes; 255 if one of the codes is NaN.
 __device__ __forceinline__ int mx_scale(const ScaledRow& r, int group) {
   int nan = 0;
   for (int k = 0; k < kMxBlock; ++k) nan |= is_nan8(r.codes[group * kMxBlock + k]);
@@ -70,8 +70,8 @@ __device__ inline void pack_nv(const Parameters& p, const RowBlock& at, const Sc
   reinterpret_cast<float*>(at.top)[r.row] = factor;
 }
 
-// Writes the scales of a row's features. If several rows write the scales of the same features, they write
-// the same values.
+// Writes the block scales of a row's features. Several rows may
+// write the scales of the same features; then the values are equal.
 __device__ inline void pack_blocks(const Parameters& p, const RowBlock& at, const ScaledRow& r,
                                    bool nan_code) {
   int bad = nan_code;
@@ -107,7 +107,7 @@ __device__ inline void pack_row_scale(const RowBlock& at, const ScaledRow& r, bo
                                                        : f32_at(r.scales);
 }
 
-// Whether the codes of a row at column k are stored as zeros, because their scale is NaN or 0.
+// True if the codes of a row at column k are stored as zeros, because their scale is NaN or 0.
 __device__ __forceinline__ bool hides(const Parameters& p, const RowBlock& at, int row, int64_t k) {
   const FragmentShape one{1, at.shape.k_blocks};
   if (p.problem.scales == WeightScales::kMx)
@@ -117,7 +117,7 @@ __device__ __forceinline__ bool hides(const Parameters& p, const RowBlock& at, i
   return stored == 0 || stored == kFragmentNvNan;
 }
 
-// A word of packed codes: the pairs that it holds, of one row and two columns each.
+// The place of a pair in a word of packed codes: its row, and the first of its two columns.
 struct PairAt {
   int row;
   int64_t k;
@@ -192,7 +192,7 @@ inline __global__ void __launch_bounds__(kThreads, 1) pack_scaled(const __grid_c
       pack_row_scale(at, row, has_nan8(p, row));
       break;
   }
-  __syncthreads();  // the scales, which decide which codes are hidden, are complete
+  __syncthreads();  // the scales are complete; they decide which codes are stored as zeros
   move_scaled_codes<false>(p, at, shared);
 }
 

@@ -1,6 +1,6 @@
-// Routes few tokens, from logits to grouped rows. A team of threads chooses the experts of a token, one thread per expert
-// (tile/few_tokens.cuh). A CTA has up to four teams, a cluster up to 16 CTAs. Each token's ids go to every CTA in one 16-byte
-// chunk. So each CTA counts all ids for itself and writes the outputs of its own tokens.
+// Routing of few tokens, from logits to grouped rows. A team of threads chooses the experts of a token, one thread
+// per expert (tile/few_tokens.cuh). A CTA has up to four teams, a cluster up to 16 CTAs. The ids of a token are sent
+// to every CTA as one 16-byte chunk, so every CTA counts all ids for itself and writes the outputs of its own tokens.
 //
 // Wins    up to 32 tokens of 256 and 384 experts and 64 tokens of 128 (routing_candidates.csv). Against route_group_lanes_sm90 it saves
 //         1.2 to 2.1 us at one token and 0.6 to 1.1 us at 32 with plain launches, 1.0 to 1.9 us and 0.5 to 1.0 us with dependent ones.
@@ -31,7 +31,7 @@ Refusal supports(const Problem& p, const DeviceInfo& d) {
   return r;
 }
 
-// CTAs per cluster; 1: all teams are in one CTA. Measured: several teams in a CTA cost more than the exchange, except small teams.
+// CTAs per cluster. Measured: several teams in a CTA cost more than the exchange between CTAs, except for small teams.
 unsigned blocks_of(const RouteTopk::Problem& p) {
   const auto tokens = static_cast<unsigned>(p.tokens);
   unsigned blocks = 1;
@@ -40,7 +40,7 @@ unsigned blocks_of(const RouteTopk::Problem& p) {
   return blocks;
 }
 
-// Fitted to an H200: the cost of one token, of the exchange, and of each further team of a CTA.
+// Fitted to an H200: the cost of one token, of the exchange, and of every team of a CTA after the first.
 double cost_us(const Problem& p, const DeviceInfo&) {
   const double experts = static_cast<double>(p.route.experts);
   const unsigned blocks = blocks_of(p.route);
@@ -89,7 +89,7 @@ struct Few {
   const float* bias;
   int bf16;
   uint32_t tokens, top_k, tokens_per_block;
-  uint32_t tile_shift, tile_less_one;  // without tiles: a shift that gives every expert 0 tiles, and 0
+  uint32_t tile_shift, tile_less_one;  // if there are no tiles: a shift that gives every expert 0 tiles; 0
   uint32_t tiles_max, shared_tiles;    // shared_tiles: tiles of all shared experts
   tile::SharedSlots shared;
   float scale;
@@ -100,18 +100,18 @@ struct Few {
 template <int kExperts, int kList>
 struct alignas(16) Memory {
   static constexpr int kWarps = kExperts / 32;
-  uint64_t arrived;                         // mbarrier: the ids of all tokens have arrived
+  uint64_t arrived;                         // mbarrier: ids of all tokens have arrived
   alignas(16) uint16_t id[kTokensMost][8];  // ids of all tokens
-  alignas(16) uint2 tokens[kExperts];       // per expert: a bit for each of its tokens
-  alignas(16) uint32_t before[kExperts];    // rows | tiles << 16 before an expert, among its 32 experts
-  alignas(16) uint32_t sum[(kWarps + 3) / 4 * 4];  // rows | tiles << 16 of each 32 experts
+  alignas(16) uint2 tokens[kExperts];       // mask of each expert's tokens
+  alignas(16) uint32_t before[kExperts];    // rows | tiles << 16 of the experts before this one in its group of 32
+  alignas(16) uint32_t sum[(kWarps + 3) / 4 * 4];  // rows | tiles << 16 of each group of 32 experts
   tile::TeamMemory<kExperts, kList> team[teams_most(kExperts)];
 };
 
 template <int kWarps>
 struct Sums {
   uint32_t of[(kWarps + 3) / 4 * 4];
-  // Rows and tiles before the 32 experts of `warp`, for warp 0 to kWarps.
+  // Returns rows | tiles << 16 before the 32 experts of `warp`, which is 0 to kWarps.
   __device__ __forceinline__ uint32_t before(uint32_t warp) const {
     uint32_t out = 0;
 #pragma unroll
@@ -120,7 +120,7 @@ struct Sums {
   }
 };
 
-// Waits for the ids of all tokens, and marks each expert's tokens.
+// Waits for the ids of all tokens, and sets the token masks of the experts.
 template <int kExperts, int kList>
 __device__ __forceinline__ void take_ids(Memory<kExperts, kList>& m, const Few& p, uint32_t tid,
                                          uint32_t threads) {
@@ -133,7 +133,7 @@ __device__ __forceinline__ void take_ids(Memory<kExperts, kList>& m, const Few& 
   __syncthreads();
 }
 
-// Counts the rows of an expert, and adds up rows and tiles before it among its 32 experts. Called by whole warps.
+// Counts the rows of an expert, and the rows and tiles before it in its group of 32. Called by whole warps.
 template <bool kAlone, int kExperts, int kList>
 __device__ __forceinline__ uint32_t count_rows(Memory<kExperts, kList>& m, const Few& p, uint32_t expert) {
   const uint32_t lane = expert % 32;
@@ -146,7 +146,7 @@ __device__ __forceinline__ uint32_t count_rows(Memory<kExperts, kList>& m, const
   return count;
 }
 
-// Writes the row of a slot, and the tile that begins with it.
+// Writes the row of a slot, and the tile that begins with that row.
 template <bool kAlone, int kExperts, int kList, int kWarps>
 __device__ __forceinline__ void write_row(const Memory<kExperts, kList>& m, const Few& p,
                                           const Sums<kWarps>& sums, int expert, uint32_t token,
@@ -163,8 +163,8 @@ __device__ __forceinline__ void write_row(const Memory<kExperts, kList>& m, cons
     reinterpret_cast<int2*>(p.tiles)[tile] = int2{expert, static_cast<int>(row)};
 }
 
-// kAlone: a grid of one CTA with one team per token. kShared: there are shared slots. Only the last lines differ, but with one
-// kernel for both cases the compiler scheduled the earlier code differently, and one token took 0.03 to 0.07 us more.
+// kAlone: the grid is one CTA, with one team per token. kShared: there are shared slots. Only the last lines of the kernel depend on
+// it, but with one kernel for both cases the compiler scheduled the earlier code differently, and one token took 0.03 to 0.07 us more.
 template <int kExperts, int kList, tile::TeamKind kKind, bool kAlone, bool kShared>
 __global__ void __launch_bounds__(kExperts* teams_most(kExperts), 1)
     route_few(const __grid_constant__ Few p) {
@@ -176,7 +176,7 @@ __global__ void __launch_bounds__(kExperts* teams_most(kExperts), 1)
   const uint32_t own = kAlone ? team : blockIdx.x * p.tokens_per_block + team;
   const bool real = kAlone || own < p.tokens;
   const uint32_t token =
-      kAlone ? own : min(own, p.tokens - 1);  // a surplus team repeats the last token and writes nothing
+      kAlone ? own : min(own, p.tokens - 1);  // a team without a token repeats the last token and writes nothing
   const auto sync = [&] { tile::sync_threads<kExperts>(static_cast<int>(team) + 1); };
   float bias = 0;
   if constexpr (tile::kTeamRules[kKind].by_score)
@@ -238,7 +238,7 @@ __global__ void __launch_bounds__(kExperts* teams_most(kExperts), 1)
   }
   const uint32_t rest = tiles + own * kExperts + e;  // there are at least as many threads
   if (rest < p.tiles_max) reinterpret_cast<int2*>(p.tiles)[rest] = int2{-1, -1};
-  // The team's last warp writes these, because the first warp already writes the chosen slots.
+  // The team's last warp writes these, because the first warp writes the chosen slots.
   if (kShared && real && e / 32 == uint32_t{kWarps - 1})
     tile::put_shared_row(p, token, lane, all & 0xffff, all >> 16);
 }

@@ -1,6 +1,6 @@
-// Device code of route_group_lanes_sm90. A CTA chooses the experts of its tokens, counts them, exchanges the
-// counts with the other CTAs, and writes the rows of its slots. The descriptor and the launch are in
-// route_group_lanes_sm90.cu.
+// Device code of route_group_lanes_sm90. A CTA chooses the experts of its
+// tokens, counts them, exchanges counts with the other CTAs, and writes the rows
+// of its slots. route_group_lanes_sm90.cu has the descriptor and the launch.
 #pragma once
 #include "backends/cuda/tile/cluster.cuh"
 #include "backends/cuda/tile/dependent.cuh"
@@ -11,9 +11,9 @@
 
 namespace sluice::cuda::group_lanes {
 
-// Maximum number of CTAs of a cluster and of a grid, and of threads of a CTA.
+// Most CTAs per cluster and per grid, and most threads per CTA.
 constexpr int kClusterBlocks = 16, kGridBlocks = 128, kThreadsMost = 512;
-// Count vectors that a CTA adds up: one per CTA of the cluster, or one per group of CTAs of the grid.
+// Count vectors that a CTA adds up: one per CTA of a cluster, or one per group of CTAs of a grid.
 constexpr int kSums = 16;
 
 // Parameters of a launch.
@@ -22,28 +22,28 @@ struct Lanes {
   const void* logits;
   int64_t logits_stride;
   const float* bias;
-  int bf16, whole;  // whole: rows are 16-byte aligned and copied in whole chunks
+  int bf16, whole;  // whole: rows are aligned to 16 bytes and are whole 16-byte chunks
   uint32_t tokens, tokens_per_block, words;
-  uint32_t tile_shift, tile_less_one;  // without tiles: a shift that gives every expert 0 tiles, and 0
+  uint32_t tile_shift, tile_less_one;  // if there are no tiles: a shift that gives every expert 0 tiles; 0
   uint32_t tiles_max, shared_tiles;    // shared_tiles: tiles of all shared experts
   tile::SharedSlots shared;
   float scale;
   int32_t *ids, *row_count, *row_begin, *order, *position, *tile_count, *tiles;
   float* weights;
   uint8_t* counts;       // [CTAs, experts] of a grid
-  uint32_t* grid_words;  // a zero word, left zero at the end
+  uint32_t* grid_words;  // a counter that is zero before and after the launch
 };
 
 template <int kExperts, int kList, int kLanes>
 struct alignas(16) Memory {
   using Shape = tile::LaneShape<kExperts, kList, kLanes>;
-  uint64_t arrived;                             // mbarrier: the counts of the cluster's CTAs have arrived
+  uint64_t arrived;                             // mbarrier: counts of all CTAs of the cluster have arrived
   alignas(16) uint16_t count[kSums][kExperts];  // counts of a CTA or of a group of CTAs
-  // In a cluster: this CTA's counts. In a grid: the counts of the CTAs before it within its group.
+  // In a cluster: this CTA's counts. In a grid: the counts of the preceding CTAs in its group.
   alignas(16) uint16_t part[kExperts];
   alignas(16) std::byte bias[Shape::template kRowBytes<4>];
   uint32_t begin[kExperts];            // first row
-  uint32_t before[kExperts];           // rows of the CTAs before this one
+  uint32_t before[kExperts];           // rows in preceding CTAs
   uint32_t tile_begin[kExperts];       // first tile
   uint32_t of_warp[2][kExperts / 32];  // rows and tiles per warp
   tile::LaneMemory<Shape::kTokens> warp[kThreadsMost / 32];
@@ -67,7 +67,7 @@ __device__ __forceinline__ uint32_t count_bits(const uint32_t* mask, uint32_t wo
   return count;
 }
 
-// Sends this CTA's counts, in m.part, to all CTAs of the cluster. A warp serves some of the CTAs; a lane sends 8 experts.
+// Sends this CTA's counts, m.part, to all CTAs of the cluster. The warps divide the receivers; a lane sends 8 experts.
 template <class M>
 __device__ __forceinline__ void send_counts(M& m, uint32_t lane, uint32_t warp, uint32_t warps) {
   constexpr uint32_t kExperts = sizeof(m.part) / sizeof(uint16_t);
@@ -82,8 +82,8 @@ __device__ __forceinline__ void send_counts(M& m, uint32_t lane, uint32_t warp, 
   }
 }
 
-// Adds up rows of 16 bytes, byte by byte, into 16 numbers: the rows among kRows for which take(row) is true. small: no byte sum
-// of 4 rows reaches 256.
+// Adds up rows of 16 bytes, byte by byte, into 16 numbers: of kRows rows, those
+// for which take(row) is true. small: the sum of four bytes is always below 256.
 template <int kRows, class Take>
 __device__ __forceinline__ void add_bytes(uint16_t* to, const uint4 (&row)[kRows], bool small, Take take) {
   uint32_t even[4] = {}, odd[4] = {}, bytes[4] = {};
@@ -107,8 +107,8 @@ __device__ __forceinline__ void add_bytes(uint16_t* to, const uint4 (&row)[kRows
   }
 }
 
-// Reads the counts of all CTAs of the grid. Adds them up in kSums groups of adjacent CTAs, and sets `part` to the counts of the
-// CTAs before this one in its group. Returns the number of this CTA's group.
+// Reads the counts of all CTAs of the grid and adds them up in kSums groups of adjacent CTAs. Sets
+// `part` to the counts of the preceding CTAs in this CTA's group. Returns the index of that group.
 template <class M>
 __device__ __forceinline__ uint32_t gather_counts(M& m, const Lanes& p, uint32_t tid) {
   constexpr uint32_t kExperts = sizeof(m.part) / sizeof(uint16_t), kColumns = kExperts / 16;
@@ -131,7 +131,7 @@ __device__ __forceinline__ uint32_t gather_counts(M& m, const Lanes& p, uint32_t
   return mine;
 }
 
-// A CTA: its tokens, its threads and its places in shared memory. kGrid: the CTAs form a grid, otherwise a cluster.
+// What a CTA works on: its tokens, its threads, and addresses in shared memory. kGrid: the CTAs form a grid, otherwise a cluster.
 template <int kExperts, int kList, tile::TeamKind kKind, int kLanes, bool kGrid>
 struct Cta {
   using M = Memory<kExperts, kList, kLanes>;
@@ -141,11 +141,11 @@ struct Cta {
   const Lanes& p;
   M& m;
   uint32_t tid, threads, lane, warp, warps;
-  uint32_t sub, top_k;     // sub: this lane among the lanes of its token
+  uint32_t sub, top_k;     // sub: index of this lane among the lanes of its token
   uint32_t first, here;    // first token; number of tokens
-  uint32_t slots, a_pass;  // entries of slot and weight; tokens of a pass, Shape::kTokens per warp
+  uint32_t slots, a_pass;  // entries of `slot` and `weight`; tokens per pass, Shape::kTokens per warp
   uint32_t* mask;          // [experts, words]: a bit for each token that chose the expert
-  uint32_t* slot;          // [tokens, kList]: the expert, later with its rank << 16
+  uint32_t* slot;          // [tokens, kList]: the expert, later | its rank << 16
   float* weight;           // [tokens, kList]
   std::byte* rows;         // logits of two passes
 
@@ -155,7 +155,7 @@ struct Cta {
         tid(threadIdx.x),
         threads(blockDim.x),
         lane(tid % 32),
-        // The shuffle tells the compiler that this is warp-uniform.
+        // The shuffle tells the compiler that the value is warp-uniform.
         warp(__shfl_sync(tile::kAllLanes, tid / 32, 0)),
         warps(threads / 32),
         sub(lane % kLanes),
@@ -171,7 +171,7 @@ struct Cta {
     rows = reinterpret_cast<std::byte*>(slot + (slots_most * 2 + 3) / 4 * 4);
   }
 
-  // Clears the masks and begins the exchange of a cluster. Returns the bias of expert `tid`, which no launch before this one writes.
+  // Clears the masks and, in a cluster, begins the exchange. Returns the bias of expert `tid`, a weight, so this may precede the wait.
   __device__ __forceinline__ float begin() const {
 #pragma unroll 1
     for (uint32_t i = tid; i < kExperts * p.words; i += threads) mask[i] = 0;
@@ -187,7 +187,7 @@ struct Cta {
     return bias;
   }
 
-  // Chooses the experts of all tokens. The logits of the next pass arrive during a pass.
+  // Chooses the experts of all tokens. During a pass the logits of the next pass are loaded.
   __device__ __forceinline__ void choose(float bias) const {
     fetch(0, 0);
     if (tile::kTeamRules[kKind].by_score && tid < kExperts)
@@ -236,7 +236,7 @@ struct Cta {
     }
   }
 
-  // Writes ids and weights, and adds to each slot its rank among this CTA's slots of the expert.
+  // Writes ids and weights, and adds to each entry of `slot` its rank among this CTA's slots of the same expert.
   __device__ __forceinline__ void write_choices() const {
 #pragma unroll 1
     for (uint32_t i = tid; i < slots; i += threads) {
@@ -253,7 +253,7 @@ struct Cta {
     }
   }
 
-  // Waits for the counts of all CTAs. Returns the number of count vectors that are wholly before this CTA.
+  // Waits for the counts of all CTAs. Returns how many count vectors are entirely of preceding CTAs.
   __device__ __forceinline__ uint32_t wait_for_counts() const {
     uint32_t mine = blockIdx.x;
     if (kGrid) {
@@ -268,10 +268,10 @@ struct Cta {
     return mine;
   }
 
-  // Sets the first row and tile of each expert, and the rows of the CTAs before this one. CTA 0 writes the results that all CTAs have. Returns the
-  // number of tiles of chosen experts.
+  // Computes each expert's first row and tile, and its rows in preceding CTAs. CTA 0 also
+  // writes the outputs that are per expert. Returns the number of tiles of chosen experts.
   __device__ __forceinline__ uint32_t place_experts(uint32_t mine) const {
-    // Prefix sums of two numbers, or of one word with 16 bits for each.
+    // Prefix sums of rows and tiles: as two numbers, or as one word with 16 bits for each.
     constexpr int kNumbers = kGrid ? 2 : 1;
     uint32_t total = 0, own[kNumbers] = {}, up_to[kNumbers] = {}, all[kNumbers] = {};
     if (tid < kExperts) {
@@ -320,7 +320,7 @@ struct Cta {
     return chosen_tiles;
   }
 
-  // Writes the rows of this CTA's slots, and the tiles that begin with one of them.
+  // Writes the rows of this CTA's slots, and the tiles that begin with one of these rows.
   __device__ __forceinline__ void write_rows() const {
 #pragma unroll 1
     for (uint32_t i = tid; i < slots; i += threads) {
@@ -336,7 +336,7 @@ struct Cta {
     }
   }
 
-  // Marks the unused entries of the list of tiles, and writes the rows of shared experts.
+  // Writes the unused entries of the list of tiles, and the rows of shared experts.
   __device__ __forceinline__ void write_rest(uint32_t chosen_tiles) const {
 #pragma unroll 1
     for (uint32_t i = chosen_tiles + p.shared_tiles + blockIdx.x * threads + tid; i < p.tiles_max;
@@ -356,7 +356,7 @@ struct Cta {
   __device__ __forceinline__ std::byte* rows_of(uint32_t pass) const {
     return rows + (pass % 2 * a_pass + warp * Shape::kTokens) * kRowBytes;
   }
-  // Issues the copies of a pass's logits. Surplus lanes repeat the last token and do not write.
+  // Issues the copies of a pass's logits. Lanes without a token repeat the last token.
   __device__ __forceinline__ void fetch(uint32_t start, uint32_t pass) const {
     const uint32_t t = start + warp * Shape::kTokens + lane / kLanes;
     if (start + warp * Shape::kTokens < here) {

@@ -1,11 +1,11 @@
-// Routes many tokens, from logits to grouped rows, in one launch. A few lanes of a warp choose the experts of a token
-// (tile/lane_choice.cuh). Each CTA counts its own tokens' experts. The CTAs of a cluster send each other their counts. The CTAs of
-// a larger grid write them to global memory and synchronise by a grid barrier (tile/grid_barrier.cuh). Then each CTA knows the
-// rows of its slots.
+// Routing of many tokens, from logits to grouped rows, in one launch. A few lanes of a warp choose the
+// experts of a token (tile/lane_choice.cuh). Every CTA counts its own tokens' experts. The CTAs of a cluster
+// send each other their counts; the CTAs of a larger grid write them to global memory and synchronize with a
+// grid barrier (tile/grid_barrier.cuh). Then every CTA can compute the rows of its slots.
 //
-// Wins    at 64 tokens of 256 and 384 experts and more, at 96 tokens of 128 and more (routing_candidates.csv).
+// Wins    from 64 tokens of 256 and 384 experts on, from 96 tokens of 128 on (routing_candidates.csv).
 // Loses   for fewer tokens to route_group_fewtokens_sm90, by 1.2 to 2.1 us at one token with plain launches
-//         and by 1.0 to 1.9 us with dependent launches: one thread per expert finishes sooner.
+//         and by 1.0 to 1.9 us with dependent launches: one thread per expert is done sooner.
 // Limits  the requirements of need_team() (tile/team.h), row_align of 1, and 128 SMs if the CTAs form a grid.
 // Source  original; the contract is ops/route_group.h.
 #include "backends/cuda/card.h"
@@ -30,8 +30,8 @@ struct Shares {
   int threads = 256;
 };
 
-// Measured: few lanes per token need the fewest instructions, many lanes finish sooner, and a grid barrier costs about as much as
-// four times the tokens in each CTA (docs/lab/cuda-routing.md).
+// Measured: with few lanes per token there are fewer instructions in total, with many lanes a token is done
+// sooner, and a grid barrier costs about as much as four times the tokens per CTA (docs/lab/cuda-routing.md).
 Shares shares_of(const RouteTopk::Problem& p) {
   const auto over = [](int64_t a, int64_t b) { return static_cast<uint32_t>((a + b - 1) / b); };
   const bool scores = RouteTopk::chooses_by_score(p), many = p.experts > 256;
@@ -64,7 +64,7 @@ Refusal supports(const Problem& p, const DeviceInfo& d) {
   return r;
 }
 
-// Fitted to an H200, 1 to 32640 tokens. Sigmoids of 384 experts cost more than sigmoids of 256 and less than sqrt(softplus).
+// Fitted to an H200, 1 to 32640 tokens. Sigmoids of 384 experts cost more than sigmoids of 256, and less than sqrt(softplus) of 384.
 double cost_us(const Problem& p, const DeviceInfo&) {
   struct Fit {
     double cluster, cluster_token, grid, grid_token;  // *_token: per token of a CTA
@@ -114,8 +114,8 @@ using Args = RouteGroup::Args;
 using group_lanes::Lanes;
 static_assert(kClusterBlocks == group_lanes::kClusterBlocks && kGridBlocks == group_lanes::kGridBlocks &&
               kThreadsMost == group_lanes::kThreadsMost);
-// Enough shared memory that no second CTA fits on the SM. With dependent launches, two to four CTAs of a grid
-// crowded onto the SMs that became free first while other SMs stayed empty, which cost 2 to 4 us.
+// So much shared memory that no second CTA fits on the SM. With dependent launches, two to four CTAs of
+// a grid crowded onto the SMs that became free first while other SMs stayed empty, which cost 2 to 4 us.
 constexpr size_t kAloneBytes = size_t{115} << 10;
 
 // kGrid: the CTAs form a grid, otherwise a cluster.
@@ -127,7 +127,7 @@ __global__ void __launch_bounds__(kThreadsMost, 1) route_lanes(const __grid_cons
   tile::wait_for_previous();
   cta.choose(bias);
   __syncthreads();
-  // Not released at the start: CTAs of the next launch would crowd the SMs that become free first.
+  // Not at the start: CTAs of the next launch would all start on the SMs that become free first.
   tile::release_next();
   cta.send_own_counts();
   cta.write_choices();  // while the counts are in flight

@@ -3,7 +3,7 @@
 //
 // Wins    1 to 128 tokens: after the same router GEMM, 0.14 to 1.1 us faster than route_topk_warp_sm90 (plain launches,
 //         router_candidates.csv).
-// Loses   up to 0.9 us to route_topk_warp_sm90 in some dependent launches of 64 tokens and more. Above 132 tokens it refuses.
+// Loses   to route_topk_warp_sm90 by up to 0.9 us in some dependent launches of 64 tokens and more. It refuses more than 132 tokens.
 // Limits  the requirements of need_team() (tile/team.h).
 // Source  original; the contract is ops/route_topk.h.
 #include "backends/cuda/card.h"
@@ -22,7 +22,7 @@ Refusal supports(const Problem& p, const DeviceInfo& d) {
   return r;
 }
 
-// Predicted from the clocks of single steps, not measured: docs/lab/cuda-routing.md.
+// Predicted from the clocks of its steps, not fitted (docs/lab/cuda-routing.md).
 double cost_us(const Problem& p, const DeviceInfo&) {
   return 1.5 + 0.5e-3 * static_cast<double>(p.experts) + 1e-3 * static_cast<double>(p.tokens);
 }

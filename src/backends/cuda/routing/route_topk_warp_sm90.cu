@@ -1,4 +1,4 @@
-// Top-k routing with one warp per token: scores stay in registers; each of top_k rounds is a warp-wide maximum by redux.sync.
+// Top-k routing with one warp per token. Scores stay in registers; each of top_k rounds finds the maximum over the warp by redux.sync.
 //
 // Wins    above 132 tokens, and where no other kernel of RouteTopk accepts the rule. With dependent launches
 //         of 64 to 128 tokens it is up to 0.86 us faster than route_topk_fewtokens_sm90 after a slow router
@@ -21,7 +21,7 @@ Refusal supports(const RouteTopk::Problem&, const DeviceInfo& d) {
   return r;
 }
 
-// Fitted on an H200 to chains with four models' routing, 1 to 16384 tokens, less the time of grouping (docs/lab/cuda-routing.md).
+// Fitted on an H200 to chains with four models' routing, 1 to 16384 tokens, minus the time of grouping (docs/lab/cuda-routing.md).
 double cost_us(const RouteTopk::Problem& p, const DeviceInfo& d) {
   const double experts = static_cast<double>(p.experts), top_k = static_cast<double>(p.top_k);
   const double one = 1.6 + 0.04 * top_k;

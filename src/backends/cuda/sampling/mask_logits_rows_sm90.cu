@@ -1,10 +1,9 @@
-// Masks logits: one warp per word of bits, one thread per logit.
+// Masks logits. A thread handles four logits of a row; in each of its four steps a warp handles one word of bits.
 //
 // Wins    always: it is the only kernel of MaskLogits. It only moves bytes, and the accesses of a warp are
 //         adjacent.
 // Bytes   to apply a mask, each logit is read once and written once or twice; to restore it, read once and
 //         written once.
-// Bytes   each logit is read once and written twice.
 // Source  original; the contract is ops/mask_logits.h.
 #include "backends/cuda/card.h"
 #include "ops/mask_logits.h"
@@ -56,7 +55,7 @@ struct Parameters {
   int rows, vocab, words;
 };
 
-// Grid: x covers the logits of a row, y the masks. If there are more masks than grid.y, a CTA loops over masks.
+// Grid: logits of a row along x, masks along y. If there are more masks than gridDim.y, a CTA loops over masks.
 template <MaskWay kWay>
 __global__ void __launch_bounds__(kThreads)
     mask_logits(const __grid_constant__ Parameters p, const __grid_constant__ int masks) {

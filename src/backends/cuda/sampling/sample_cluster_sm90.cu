@@ -1,11 +1,11 @@
-// Sampling: a cluster of eight CTAs samples one row. It holds the row in its shared memory, so logits are read once.
+// Sampling: a cluster of eight CTAs samples one row. The row is in their shared memory, so logits are read from memory once.
 //
-// The passes over a row: one for its largest logit (while the row is loaded), one for the sums of e^x. A row that is not greedy
-// also has a pass for a histogram of weights over depth (sample_find.cuh), as deep as weights matter, and one pass for each cut:
-// top_k, top_p, the sample.
+// Passes over a row: one finds its largest logit (while the row is loaded), one adds up e^x. A row
+// that is not greedy has more: one builds a histogram of weights over depth (sample_find.cuh), as
+// deep as weights matter, and one lists tokens for each cut: top_k, top_p, the sample.
 //
 // Wins    always: it is the only kernel of Sample.
-// Loses   to linear_argmax_tile_sm90 for steps whose rows are all greedy.
+// Loses   to linear_argmax_tile_sm90 in steps whose rows are all greedy.
 // Limits  rows < 2^27, because a grid has eight CTAs per row. Rows that exceed the shared memory of eight
 //         CTAs (about 420000 logits in f32) are read once per pass.
 // Source  original; the contract is ops/sample.h.
@@ -24,7 +24,7 @@ Refusal supports(const Sample::Problem& p, const DeviceInfo& d) {
   return r;
 }
 
-// A model, not fitted: the passes of a row, times the number of waves. A wave has clusters of two CTAs on each SM.
+// A model that is not fitted: the passes of a row times the number of waves. In a wave every SM has two CTAs.
 double cost_us(const Sample::Problem& p, const DeviceInfo& d) {
   const double waves = std::ceil(static_cast<double>(p.rows) * kBlocksOfRow / (2.0 * d.cores));
   const double passes = 4e-5 * static_cast<double>(p.vocab);
@@ -64,7 +64,7 @@ using namespace draw;
 struct Parameters {
   const void* logits;
   int64_t stride;                            // elements between rows
-  const float *temperature, *top_p, *min_p;  // null, like the other parameters: every row is greedy
+  const float *temperature, *top_p, *min_p;  // null, and so are the other parameters: every row is greedy
   const int32_t* top_k;
   const int64_t *seed, *step;
   int32_t* token;
@@ -74,7 +74,7 @@ struct Parameters {
   int wide;   // rows begin at multiples of 16 bytes
 };
 
-// A row's parameters as given. They can be loaded before the row and interpreted after it.
+// A row's parameters as given. They are loaded before the row and interpreted after it.
 struct Given {
   float temperature, top_p, min_p;
   int top_k;
@@ -90,7 +90,7 @@ struct Sampler {
   float temperature, top_p, min_p;
   int top_k;  // 0: off
   double u;
-  bool by_order;  // the first token in order is sampled, whatever its weight
+  bool by_order;  // the first token in sampling order is sampled, whatever its weight
 };
 __device__ __forceinline__ Sampler sampler_of(const Given& g, int vocab) {
   return {.temperature = g.temperature,
@@ -104,7 +104,7 @@ __device__ __forceinline__ Sampler sampler_of(const Given& g, int vocab) {
 // The sums of a pass over a row.
 struct Sums {
   double plain, tempered;  // sum of e^(logit - largest); sum of weights
-  uint64_t first;          // the place of the first token in order; set only if that token is sampled
+  uint64_t first;          // place_of() the first token in sampling order; set only if that token is sampled
 };
 
 enum class Adds : uint8_t { kPlain, kWeights, kBoth };  // kPlain also looks for the first token
@@ -135,9 +135,9 @@ __device__ __forceinline__ Sums sums_of(const Row& row, const Temper& t, float l
   return s;
 }
 
-// Counts the largest logits of the threads by binade. The row has at least as many tokens above the end of a
-// binade as this count has. Sets scratch.reach to the binades that hold the first `top_k` tokens, or to
-// `most`.
+// Counts the threads' largest logits by binade of depth. Down to the end of a
+// binade, the row has at least as many tokens as these counts. Sets scratch.reach to
+// the number of binades that certainly have the first `top_k` tokens, or to `most`.
 __device__ __forceinline__ void reach_of_count(Scratch& scratch, int rank, int top_k, float depth_of_most,
                                                int most) {
   const int own = static_cast<int>(threadIdx.x), lane = own % kWarp;
@@ -164,7 +164,7 @@ __device__ __forceinline__ void reach_of_count(Scratch& scratch, int rank, int t
   have_read_last();
 }
 
-// The binades that matter: beyond them, all `vocab` tokens together weigh less than half of the distance from target to total.
+// The number of binades that matter: all tokens beyond them, `vocab` at most, weigh less than half of the distance from target to total.
 __device__ __forceinline__ int reach_of_mass(double target, double total, int vocab, int most) {
   const double beyond = fmax(total - target, total * 0x1p-30);
   const float binades = ceilf(log2f(static_cast<float>(2 * static_cast<double>(vocab) / beyond)) + 0.01f);
@@ -177,8 +177,8 @@ __device__ __forceinline__ void sample_token(const Row& row, Scratch& scratch, i
                                              const Sampler& d, double total, int reach) {
   const DepthBins bins{.reach = static_cast<float>(reach), .per_binade = kBins / reach};
   const float shared_depth = d.min_p > 0 ? -log2f(d.min_p) : -1.f;
-  double mass = total;  // mass of the remaining tokens
-  bool stale = true;    // the histogram has other bins
+  double mass = total;  // of the remaining tokens
+  bool stale = true;    // the histogram has other bins than `bins`
   int listed = 0, listed_bin = -1;
   uint32_t count_above = 0;
   enum Cut { kTopK, kTopP, kSample, kCuts };
@@ -199,7 +199,7 @@ __device__ __forceinline__ void sample_token(const Row& row, Scratch& scratch, i
       cluster_sync();
       stale = false;
     }
-    // min_p keeps at least the first token, which has weight 1, and at most the remaining tokens.
+    // min_p keeps at least the first token, whose weight is 1, and at most the remaining tokens.
     if (cut == kSample && d.min_p > 0) mass = fmax(fmin(mass, sum_of(scratch.shared_mass)), 1.0);
     const double target = cut == kTopK   ? static_cast<double>(d.top_k - 1)
                           : cut == kTopP ? static_cast<double>(d.top_p) * mass
@@ -262,7 +262,7 @@ __device__ __forceinline__ uint64_t answer(const Row& row, Scratch& scratch, int
     reach_of_count(scratch, rank, d.top_k, depth_of(t, most), binades);
     reach = scratch.reach;
   } else {
-    // min_p needs the mass of all tokens that it keeps, even if the sample is found early.
+    // With min_p the histogram must reach all tokens that min_p keeps, even if the sampled token is one of the first.
     reach = d.min_p > 0 ? min(binades, 1 + static_cast<int>(fminf(fmaxf(-log2f(d.min_p), 0.f), kFar)))
                         : reach_of_mass((d.top_p < 1 ? static_cast<double>(d.top_p) : d.u) * total, total,
                                         vocab, binades);
@@ -277,7 +277,7 @@ __global__ void __launch_bounds__(kThreads, 2) sample(const __grid_constant__ Pa
   Scratch& scratch = *reinterpret_cast<Scratch*>(shared);
   const int rank = static_cast<int>(tile::cluster_rank());
   const int64_t row = blockIdx.x / kBlocks;
-  have_read_last();  // this CTA runs
+  have_read_last();  // tells the peers that this CTA runs
   tile::release_next();
   tile::wait_for_previous();
   const int first = min(rank * p.slice, p.vocab), count = min(p.slice, p.vocab - first);
@@ -311,7 +311,7 @@ __global__ void __launch_bounds__(kThreads, 2) sample(const __grid_constant__ Pa
     p.logprob[row] = any && largest < INFINITY ? static_cast<float>(above - log(plain)) : NAN;
   }
   __syncthreads();
-  peers_have_read();  // no CTA exits while a peer CTA reads from it
+  peers_have_read();  // no CTA exits while a peer reads its shared memory
 }
 
 Status Launcher::enqueue(const Sample::Problem& p, const Sample::Args& a, Workspace, Stream stream) {

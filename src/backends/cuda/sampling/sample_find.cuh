@@ -1,9 +1,9 @@
-// Finds where a running sum of weights, or a count of tokens, reaches a target. The tokens are in sampling
-// order. A histogram over depth finds the bin; then the tokens of that bin are sorted. A bin of too many
-// tokens (of equal logits, for example) is split by place (place_of()), repeatedly.
+// Finds the token, in sampling order, at which a running sum of weights or a count of tokens reaches a
+// target. A histogram over depth finds the token's bin; then the tokens of that bin are sorted. A bin
+// with too many tokens (of equal logits, for example) is divided by place (place_of()), repeatedly.
 //
-// Bins descend in sampling order: depth never decreases as logits decrease. Counts and units are integers, so atomic additions
-// give the same bits in any order. Sums of bins are added in a fixed order.
+// Bins are in sampling order, because depth never decreases as logits decrease. Counts and units are
+// integers, so atomic additions give the same bits in any order. Sums of bins are added in a fixed order.
 #pragma once
 #include "backends/cuda/sampling/sample_row.cuh"
 #include "backends/cuda/tile/warp.cuh"
@@ -12,11 +12,11 @@ namespace sluice::cuda::draw {
 
 enum class By : uint8_t { kCount, kMass };
 
-// Bins of depth. A binade holds the depths with the same integer part; `per_binade` times the binades of `reach` is at most kBins.
+// Bins of depth. A binade is the depths with the same integer part; it has `per_binade` bins. reach * per_binade is at most kBins.
 struct DepthBins {
   float reach;
   int per_binade;
-  // -1: deeper than all bins.
+  // Returns -1 if the depth is beyond all bins.
   __device__ __forceinline__ int of(const Temper& t, float logit, int) const {
     const float depth = depth_of(t, logit);
     if (!(depth < reach)) return -1;
@@ -27,7 +27,7 @@ struct DepthBins {
   __device__ __forceinline__ int binade(int bin) const { return bin / per_binade; }
 };
 
-// Bins of the places from `least` to `most`, which lie in one binade.
+// Bins of places (place_of()), from `least` to `most`, which are in one binade.
 struct PlaceBins {
   uint64_t least, most;
   int shift, in_binade;
@@ -42,7 +42,7 @@ __device__ __forceinline__ double mass_of(uint64_t high, uint64_t low, double un
   return static_cast<double>((high << kHalfBits) + low) * unit;
 }
 
-// Counts the slice's tokens into bins and sends the sums of its groups to all CTAs. Calls also(depth, units) for each token.
+// Counts the slice's tokens per bin, and sends the sums of groups of bins to all CTAs. Calls also(depth, units) for each token with a bin.
 template <class Row, class Bins, class F>
 __device__ __forceinline__ void count_bins(const Row& row, Scratch& scratch, int rank, const Temper& t,
                                            const Bins& bins, F also) {
@@ -74,8 +74,8 @@ __device__ __forceinline__ void count_bins(const Row& row, Scratch& scratch, int
   }
 }
 
-// The first lane at which the running sum exceeds the target; if there is none, the last lane that has tokens. Adds the sum of the
-// lanes before it to the sum above.
+// The first lane at which the running sum exceeds the target; if there is none, the last
+// lane that has tokens. Adds the sums of the lanes before it to the sums in `found`.
 __device__ __forceinline__ int crossing(By by, double target, double mass, uint32_t count, Found* found) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   double mass_upto = mass;
@@ -92,8 +92,8 @@ __device__ __forceinline__ int crossing(By by, double target, double mass, uint3
   return at;
 }
 
-// Sets scratch.found: the bin in which the target is reached. `from`: the sums above all bins. Reads the
-// histograms of peer CTAs, so no cluster arrival may be pending.
+// Sets scratch.found to the bin in which the target is reached. from: the sums above all bins.
+// It reads the histograms of peer CTAs, so no arrival at the cluster barrier may be pending.
 template <class Bins>
 __device__ __forceinline__ void find(Scratch& scratch, const Bins& bins, By by, double target, Found from) {
   if (threadIdx.x < kWarp) {
@@ -124,7 +124,7 @@ __device__ __forceinline__ void find(Scratch& scratch, const Bins& bins, By by, 
   __syncthreads();
 }
 
-// Sorts the listed places and sums their weights.
+// Sorts the listed places and computes the running sums of their weights.
 __device__ __forceinline__ void order(Scratch& scratch, const Temper& t, int listed, double mass_above) {
   constexpr int kParts = kThreads / kList;
   const int own = static_cast<int>(threadIdx.x), entry = own % kList, lane = own % kWarp;
@@ -155,7 +155,7 @@ __device__ __forceinline__ void order(Scratch& scratch, const Temper& t, int lis
   __syncthreads();
 }
 
-// Every CTA lists the tokens of one bin, or all tokens (kEverything), in order. There are at most kList. Returns their number.
+// Lists, in every CTA, the tokens of bin `wanted`, or of all bins (kEverything), in order; at most kList. Returns their number.
 template <class Row, class Bins>
 __device__ __forceinline__ int gather(const Row& row, Scratch& scratch, int rank, const Temper& t,
                                       const Bins& bins, int wanted, double mass_above) {
@@ -188,7 +188,7 @@ __device__ __forceinline__ int gather(const Row& row, Scratch& scratch, int rank
   return listed;
 }
 
-// The places of the first and the last token of a bin.
+// The places of the first and of the last token of a bin.
 template <class Row>
 __device__ __forceinline__ PlaceBins span_of(const Row& row, Scratch& scratch, int rank, const Temper& t,
                                              const DepthBins& bins, int wanted) {
@@ -226,7 +226,7 @@ __device__ __forceinline__ PlaceBins span_of(const Row& row, Scratch& scratch, i
   return span;
 }
 
-// gather() for a bin of more tokens than a list holds: lists only the part of the bin that reaches the target. Overwrites the histogram.
+// gather() for a bin with more tokens than a list holds: lists only the part in which the target is reached. Overwrites the histogram.
 template <class Row>
 __device__ __forceinline__ int gather_part(const Row& row, Scratch& scratch, int rank, const Temper& t,
                                            const DepthBins& bins, By by, double target, Found* found) {
@@ -248,11 +248,11 @@ __device__ __forceinline__ int gather_part(const Row& row, Scratch& scratch, int
   return gather(row, scratch, rank, t, span, kEverything, found->mass_above);
 }
 
-// Sets scratch.chosen to the list entry at which the target is reached, or to the last entry if it is not reached.
+// Sets scratch.chosen to the list entry at which the target is reached; if it is not reached, to the last entry.
 __device__ __forceinline__ void choose(Scratch& scratch, By by, double target, int listed,
                                        uint32_t count_above) {
   const int own = static_cast<int>(threadIdx.x);
-  __syncthreads();  // the previous choice may still be read
+  __syncthreads();  // scratch.chosen may still be read
   if (own < listed) {
     const bool first = own == 0, last = own == listed - 1;
     const double count = static_cast<double>(count_above) + own + 1;

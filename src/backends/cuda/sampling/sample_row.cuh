@@ -9,30 +9,30 @@
 namespace sluice::cuda::draw {
 
 constexpr int kBlocks = 8, kThreads = 512, kWarp = 32, kWarps = kThreads / kWarp;
-constexpr int kGroups = kWarps, kBins = kGroups * kWarp;  // one warp adds up a group of bins
-constexpr int kList = 256;                                // tokens that a list can sort
+constexpr int kGroups = kWarps, kBins = kGroups * kWarp;  // kGroups: groups of bins; one warp adds up a group
+constexpr int kList = 256;                                // most tokens that can be listed and sorted
 constexpr int kBinades = 64;
 constexpr uint32_t kAllLanes = 0xffffffffu;
 
-// The bin that the sums of a histogram have found.
+// The bin that find() has found, and the sums above it.
 struct Found {
-  int bin;  // kEverything: the histogram counts no more tokens than a list holds
+  int bin;  // kEverything: all tokens of the histogram fit into a list
   uint32_t count, count_above;
   double mass_above;
 };
 constexpr int kEverything = -2;
 
-// Shared memory of a CTA. Peer CTAs write the arrays of kBlocks, each CTA its own element.
+// Shared memory of a CTA. Arrays of kBlocks have one element per CTA of the cluster, which that CTA writes in all CTAs.
 struct Scratch {
-  uint32_t count[kBins], high[kBins], low[kBins];  // counts of tokens, and of the halves of their units
-  uint64_t mine[kList];                            // places of this CTA's tokens, unordered
+  uint32_t count[kBins], high[kBins], low[kBins];  // number of tokens; sums of the high and of the low halves of their units
+  uint64_t mine[kList];                            // places of this CTA's listed tokens, unordered
   union {
-    uint64_t place[kList];                // places of all CTAs' tokens, ordered at the end
-    uint32_t binades[kBlocks][kBinades];  // used before any place is known
+    uint64_t place[kList];                // places of all CTAs' listed tokens, finally in order
+    uint32_t binades[kBlocks][kBinades];  // before any place is known
   };
   union {
     double running[kList];  // sums of weights up to each place
-    uint32_t rank[kList];   // used before that
+    uint32_t rank[kList];   // before the sums
   };
   double group_mass[kBlocks][kGroups];
   uint32_t group_count[kBlocks][kGroups];
@@ -48,7 +48,7 @@ struct Scratch {
 };
 constexpr size_t kScratchBytes = (sizeof(Scratch) + 15) / 16 * 16;
 
-// Stores 4 bytes at the same address in each CTA of the cluster. Called by lanes 0 to 7 of one warp, lane r for CTA r.
+// Stores 4 or 8 bytes at the same address in each CTA of the cluster. Called by lanes 0 to 7 of one warp, lane r for CTA r.
 template <class T>
 __device__ __forceinline__ void publish(const T* place, T value, int peer) {
   static_assert(sizeof(T) == 4 || sizeof(T) == 8);
@@ -74,9 +74,9 @@ __device__ __forceinline__ T read_peer(const T* place, int peer) {
 //
 //   peers_have_read()  ...  writes that peers see  ...  cluster_sync()  ...  reads  ...  have_read() or have_read_last()
 //
-// so an arrival is always pending between stages. have_read() is a releasing arrival: it orders this CTA's reads before a peer's
-// next write to the same data. have_read_last() is relaxed and waits for nothing. It serves if no CTA writes that data before
-// another have_read(), and as the first arrival of all, which says that this CTA runs.
+// So between stages an arrival is always pending. have_read() arrives with release: this CTA's reads come before a
+// peer's next write to the same data. have_read_last() arrives relaxed and waits for nothing. Use it if no CTA
+// writes that data before another have_read(), and as the first arrival of all, which only says that this CTA runs.
 __device__ __forceinline__ void have_read() {
   __syncwarp();  // the barrier counts whole warps
   tile::cluster_publish();
@@ -96,7 +96,7 @@ __device__ __forceinline__ void cluster_sync() {
 
 enum class Where : uint8_t { kShared, kGlobal };
 
-// kShared: `data` is in shared memory, without NaN, and -inf fills the last group. kGlobal: `data` is the caller's row.
+// kShared: `data` is in shared memory, with -inf for NaN and after the last logit. kGlobal: `data` is the caller's row.
 template <class T, Where kWhere>
 struct Slice {
   static constexpr int kEach = 16 / static_cast<int>(sizeof(T));  // logits per 16-byte access
@@ -118,7 +118,7 @@ struct Slice {
       for (int j = 0; j < kEach; ++j) v[j] = fmaxf(v[j], -INFINITY);
     }
   }
-  // Calls f(logits, id of the first) for each group; missing logits of a group are -inf.
+  // Calls f(logits, id of the first) for each group of kEach logits; logits past the end are -inf.
   template <class F>
   __device__ __forceinline__ void for_groups(F f) const {
     for (int i = static_cast<int>(threadIdx.x) * kEach; i < count; i += kThreads * kEach) {
@@ -136,7 +136,7 @@ struct Slice {
   }
 };
 
-// Copies a slice to shared memory, NaN as -inf, and returns the largest logit that the thread has copied.
+// Copies a slice to shared memory, with -inf for NaN, and returns the largest logit that this thread has copied.
 template <class T>
 __device__ __forceinline__ float take(T* to, const Slice<T, Where::kGlobal>& from) {
   constexpr int kEach = Slice<T, Where::kGlobal>::kEach, kAtOnce = 6, kStep = kThreads * kEach;
@@ -168,12 +168,12 @@ __device__ __forceinline__ float take(T* to, const Slice<T, Where::kGlobal>& fro
   return most;
 }
 
-// The sum over the CTA, with the same bits in every thread of the first warp.
+// The sum over the CTA, with the same bits in every thread.
 __device__ __forceinline__ double block_sum(double value, double* of_warp) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
 #pragma unroll
   for (int step = kWarp / 2; step > 0; step /= 2) value += __shfl_xor_sync(kAllLanes, value, step);
-  __syncthreads();  // of_warp may still be read
+  __syncthreads();  // an earlier call may still read of_warp
   if (lane == 0) of_warp[threadIdx.x / kWarp] = value;
   __syncthreads();
   double sum = 0;

@@ -1,8 +1,8 @@
 // Weights of a row's tokens, relative to the largest: e^((logit - largest) / temperature) = 2^-depth.
 //
-// Relative error of a weight: a depth is a sum of two floats with an error below 2^-40 of the depth; ex2 adds up to 2^-22,
-// rounding to units 2^-22. A running sum's share of the mass has at most half of that error, because it changes only if the errors
-// above and below the target differ. That is well within the 2^-20 of ops/sample.h.
+// Relative error of a weight: a depth is a sum of two floats with an error below 2^-40 of the depth; ex2 adds up to
+// 2^-22, and rounding to units 2^-22. A running sum divided by the total has at most half of that error, because it
+// changes only if the errors above and below the target differ. That is well within the 2^-20 of ops/sample.h.
 #pragma once
 #include <cstdint>
 
@@ -10,16 +10,16 @@ namespace sluice::cuda::draw {
 
 constexpr float kLog2E = 1.44269502f, kLn2 = .693147182f;
 constexpr float kFar =
-    100.f;  // a token of at least this depth has weight 0, independent of the rest of the row
+    100.f;  // tokens of this depth or more have weight 0, whatever the rest of the row
 
 struct Temper {
-  float scale;         // a power of two that scales logits and the factor into range
+  float scale;         // a power of two that brings logits and the factor into range
   float top;           // the largest logit times scale
   float factor, rest;  // the sum factor + rest is log2(e) / temperature / scale
 };
 
-// Differences of scaled logits neither overflow nor underflow. A temperature small enough to cause that leaves mass only to logits
-// near zero or to equal logits.
+// Chooses the scale so that differences of scaled logits neither overflow nor underflow. A
+// temperature so small that they would leaves weight only to equal logits, or to logits near zero.
 __device__ __forceinline__ Temper temper_of(float largest, float temperature) {
   constexpr double kLog2EFull = 1.4426950408889634, kSteep = 0x1p60, kSteepest = 0x1p120;
   const double per_nat = kLog2EFull / static_cast<double>(temperature);
@@ -32,12 +32,12 @@ __device__ __forceinline__ Temper temper_of(float largest, float temperature) {
           .rest = static_cast<float>(factor - static_cast<double>(high))};
 }
 
-// The depth without its low-order part. It never decreases as logits decrease. -inf has infinite depth; NaN compares false.
+// The depth without its low-order part. Never decreases as logits decrease. Infinite for -inf; NaN for NaN, which compares false.
 __device__ __forceinline__ float depth_of(const Temper& t, float logit) {
   return __fmul_rn(__fsub_rn(t.top, __fmul_rn(logit, t.scale)), t.factor);
 }
 
-// The rounding error of depth_of(); valid only for depths below kFar.
+// The low-order part of the depth, which depth_of() rounds off. Valid only for depths below kFar.
 __device__ __forceinline__ float rest_of_depth(const Temper& t, float logit, float depth) {
   const float x = __fmul_rn(logit, t.scale), d = __fsub_rn(t.top, x), back = __fsub_rn(d, t.top);
   const float lost = __fsub_rn(__fsub_rn(t.top, __fsub_rn(d, back)), __fadd_rn(x, back));
@@ -50,25 +50,25 @@ __device__ __forceinline__ float power_of_two(float x) {
   return out;
 }
 
-// 2^(binade - depth); binade is an integer.
+// 2^(binade - depth), where binade is an integer.
 __device__ __forceinline__ float weight_of(const Temper& t, float logit, float depth, float binade) {
   const float weight = power_of_two(__fsub_rn(binade, depth));
   return fmaf(weight, rest_of_depth(t, logit, depth) * -kLn2, weight);
 }
 
-// Weights as integers, which sum to the same bits in any order. Two sums of halves of kHalfBits bits hold 2^21 weights.
+// Weights as integers, whose sum has the same bits in any order. They are added in halves of kHalfBits bits, so 32-bit sums hold 2^21 weights.
 constexpr int kHalfBits = 11;
 constexpr float kUnits = 0x1p22f - 0x1p12f;
 __device__ __forceinline__ uint32_t units_of(const Temper& t, float logit, float depth) {
   return __float2uint_rn(weight_of(t, logit, depth, floorf(depth)) * kUnits);
 }
-// The weight of a unit in this binade, from 0 to kFar.
+// The weight of a unit in this binade (0 to kFar).
 __device__ __forceinline__ double unit_at(int binade) {
   constexpr double kUnit = 1 / static_cast<double>(kUnits);
   return static_cast<double>(__uint_as_float(static_cast<uint32_t>(127 - binade) << 23)) * kUnit;
 }
 
-// The sampling order as one ascending number: the larger logit first, then the lower id; -0 equals +0.
+// The position of a token in sampling order, as an ascending number: larger logits first, then lower ids; -0 equals +0.
 __device__ __forceinline__ uint64_t place_of(float logit, int id) {
   const uint32_t bits = __float_as_uint(__fadd_rn(logit, 0.f));
   const uint32_t ascending = bits ^ (bits >> 31 ? ~0u : 1u << 31);

@@ -1,7 +1,7 @@
 // Replaces references to tokens of the previous step by their ids: one thread per id.
 //
 // Wins    always: it is the only kernel of TakeTokens. One small launch at the start of a step.
-// Loses   to an embedding that would look up the token itself, which would save one launch per step.
+// Loses   to an embedding kernel that looked up the token itself, which would save one launch per step; there is no such kernel.
 // Limits  none beyond the contract.
 // Source  original; the contract is ops/take_tokens.h.
 #include "backends/cuda/card.h"

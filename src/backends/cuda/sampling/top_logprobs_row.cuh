@@ -1,9 +1,9 @@
 // A CTA's passes over a row of logits for top_logprobs_row_sm90.cu.
 //
-// Accuracy of the sum: a thread keeps its sum relative to a base. The base moves to the thread's largest
-// logit only when the logit exceeds the base by more than kRoom. So the sum is rescaled rarely, and each
-// rescaling shrinks the old sum with all its errors by at least e^kRoom. Four terms are added in f32,
-// everything else in double. ex2 and its argument lose up to 2^-20 of a term.
+// Accuracy of the sum: a thread keeps its sum relative to a base. A larger logit becomes the new
+// base only if it exceeds the base by more than kRoom. So the sum is rescaled rarely, and every
+// rescaling shrinks the old sum with all its errors by at least e^kRoom. Four terms at a time
+// are added in f32, everything else in double. ex2 and its argument lose up to 2^-20 of a term.
 #pragma once
 #include <cstdint>
 
@@ -15,10 +15,10 @@ constexpr int kThreads = 1024, kWarp = 32, kWarps = kThreads / kWarp;
 constexpr int kEach = 4;  // logits per access
 constexpr int kAtOnce = 4;
 constexpr uint32_t kAllLanes = 0xffffffffu;
-constexpr uint64_t kNowhere = ~uint64_t{0};  // after every place
+constexpr uint64_t kNowhere = ~uint64_t{0};  // after all places
 constexpr float kRoom = 8.f;
 
-// The maximum number of logits that one thread reads.
+// The most logits that one thread reads.
 constexpr int64_t share_of(int64_t vocab) {
   constexpr int64_t kStep = int64_t{kThreads} * kEach;
   return (vocab + kStep - 1) / kStep * kEach;
@@ -41,7 +41,7 @@ struct Row {
 #pragma unroll
     for (int j = 0; j < kEach; ++j) v[j] = fmaxf(v[j], -INFINITY);
   }
-  // Calls f(logits, id of the first) for each group, with ascending ids.
+  // Calls f(logits, id of the first) for each of the thread's groups, with ascending ids.
   template <class F>
   __device__ __forceinline__ void for_groups(F f) const {
     constexpr int kStep = kThreads * kEach;
@@ -60,9 +60,9 @@ struct Row {
 struct Seen {
   float base;   // -inf: no finite logit yet
   double sum;   // sum of e^(x - base)
-  int before;   // tokens that rank before the sampled one
+  int before;   // tokens that rank before the sampled token
   float best;   // the largest logit
-  int best_id;  // the lowest id with that logit; -1: the thread has read none
+  int best_id;  // the lowest id with that logit; -1: the thread has no logits
 };
 
 __device__ __forceinline__ Seen pass(const Row& row, int token, float logit) {
@@ -92,7 +92,7 @@ __device__ __forceinline__ Seen pass(const Row& row, int token, float logit) {
 
 struct Totals {
   float largest;
-  double sum;  // sum of e^(x - largest); meaningless unless the largest is finite
+  double sum;  // sum of e^(x - largest); meaningless if the largest is not finite
   int before;
 };
 
@@ -105,7 +105,7 @@ struct Scratch {
 };
 constexpr size_t kScratchBytes = (sizeof(Scratch) + 15) / 16 * 16;
 
-// Totals over all threads. The first thread's result is valid; it has the same bits in every run.
+// Totals over all threads, valid in the first thread, with the same bits in every run.
 __device__ __forceinline__ Totals totals_of(const Seen& seen, Scratch& scratch) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp, warp = static_cast<int>(threadIdx.x) / kWarp;
   float largest = seen.best;
@@ -131,7 +131,7 @@ __device__ __forceinline__ Totals totals_of(const Seen& seen, Scratch& scratch) 
   return {.largest = largest, .sum = sum, .before = before};
 }
 
-// The `top`-th smallest of the threads' places. If fewer threads have a place, the result is after all places. Called by all threads.
+// The `top`-th smallest of the threads' places; if fewer threads have a place, a number after all places. Called by all threads.
 __device__ __forceinline__ uint64_t threshold_of(uint64_t own, int top) {
   uint64_t least = 0;  // the result is at least this
   for (int bit = 63; bit >= 0; --bit) {
@@ -141,14 +141,14 @@ __device__ __forceinline__ uint64_t threshold_of(uint64_t own, int top) {
   return least;
 }
 
-// Lists places in any order, among them the first `top` places of the row, or all places if the row has fewer. Returns their number.
-// The list holds min(vocab, top * share_of(vocab)) places. On entry `listed` is 0 and visible to all threads.
+// Lists places in any order, including the first `top` places of the row, or all if the row has fewer. Returns their
+// number. The list must hold min(vocab, top * share_of(vocab)) places. `listed` must be 0 and visible to all threads.
 __device__ __forceinline__ int list_first(const Row& row, const Seen& seen, int top, uint64_t* list,
                                           uint32_t* listed) {
   const uint64_t own = seen.best_id < 0 ? kNowhere : draw::place_of(seen.best, seen.best_id);
   const uint64_t last = threshold_of(own, top);
-  // `top` threads have a place up to `last`. So the first `top` places are all at or before `last`, and the
-  // other threads have only places after it.
+  // `top` threads have a place at or before `last`. So the first `top` places of the
+  // row are all at or before `last`, and the other threads have only later places.
   if (own <= last && own != kNowhere)
     row.for_groups([&](const float(&v)[kEach], int id) {
 #pragma unroll

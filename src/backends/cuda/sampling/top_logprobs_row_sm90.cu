@@ -1,10 +1,10 @@
 // Log probabilities: a CTA of 1024 threads reads a row once. It computes the sum of e^x, the number of tokens before the sampled
-// one, and for each thread its first token in order. The first `top` tokens of the row belong to the threads whose first token is
-// among the `top` first tokens of all threads. Those threads, at most `top`, read their logits again and list the candidates.
+// token, and for each thread the first of its tokens in sampling order. The first `top` tokens of the row belong to threads whose
+// first token is among the `top` first of these. Those threads, at most `top`, read their logits again and list the candidates.
 //
 // Wins    always: it is the only kernel of TopLogprobs. Rows are still in L2 after the product that wrote the logits, and few threads make
 //         the second pass.
-// Loses   for few rows to a cluster of CTAs per row: one SM reads only about 100 GB/s from L2.
+// Loses   time for few rows, which a cluster of CTAs per row would save: one SM reads only about 100 GB/s from L2.
 // Limits  vocab <= 2^19: the list must hold all logits of `top` threads.
 // Source  original; the contract is ops/top_logprobs.h.
 #include "backends/cuda/card.h"
@@ -22,7 +22,7 @@ Refusal supports(const TopLogprobs::Problem& p, const DeviceInfo& d) {
   return r;
 }
 
-// A model, not fitted: the time in which one SM reads a row from L2, times the number of waves of one row per SM.
+// A model that is not fitted: the time in which one SM reads a row from L2, times the number of waves with one row per SM.
 double cost_us(const TopLogprobs::Problem& p, const DeviceInfo& d) {
   const double waves = std::ceil(static_cast<double>(p.rows) / d.cores);
   return kRampUs + 6 + waves * 4e-5 * static_cast<double>(p.vocab) +

@@ -1,4 +1,4 @@
-// The activations of ops/activation.h in f32, within the 16 roundings that their contract allows.
+// The activations of ops/activation.h in f32, within the error of 16 roundings that their contract allows.
 #pragma once
 #include <cstdint>
 
@@ -11,25 +11,25 @@ struct ActivationValues {
   float alpha = 1, beta = 0, limit = 0;
 };
 
-// e^x. Adds back the rounding error of x * log2(e), which grows with x.
+// e^x. ex2.approx takes x * log2(e); the rounding error of that product grows with x, so the result is corrected for it.
 __device__ __forceinline__ float exp_of(float x) {
   constexpr float kLog2E = 1.44269502f, kLog2ERest = 1.92596303e-8f, kLn2 = 0.693147181f;
   float e, high;
-  // Inline assembly, because the compiler would otherwise compute both high and -high if x is a negated product.
+  // In assembly, because for a negated product x the compiler would compute both high and -high.
   asm("mul.rn.f32 %0, %1, %2;" : "=f"(high) : "f"(x), "f"(kLog2E));
   const float low = fmaf(x, kLog2E, -high) + x * kLog2ERest;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(e) : "f"(high));
   const float more = e * kLn2 * low;
   return fabsf(high) < 126.f ? e + more : e;  // above 126, low may be inf - inf
 }
-// x / (1 + e^(-alpha x)); -0 at -infinity.
+// x / (1 + e^(-alpha x)). The result for x = -infinity is -0.
 __device__ __forceinline__ float swish(float x, float alpha) {
   const float finite = x < -1e30f ? -1e30f : x;
   float sigmoid;
   asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(sigmoid) : "f"(1.f + exp_of(-alpha * finite)));
   return finite * sigmoid;
 }
-// Clamps that propagate NaN.
+// Clamps. NaN stays NaN.
 __device__ __forceinline__ float at_most(float x, float limit) {
   float out;
   asm("min.NaN.f32 %0, %1, %2;" : "=f"(out) : "f"(x), "f"(limit));
@@ -54,7 +54,7 @@ __device__ __forceinline__ void for_each(float (&x)[N], F f) {
   for (int i = 0; i < N; ++i) x[i] = f(x[i], i);
 }
 
-// x = act(x), or act(x, u) for a gated layer. All threads of a warp pass the same activation.
+// Replaces x by act(x), or by act(x, u) if the layer is gated. All threads of a warp pass the same activation.
 template <int N>
 __device__ __forceinline__ void activate_gated(const ActivationValues& a, float (&x)[N],
                                                const float (&u)[N]) {
@@ -66,7 +66,7 @@ __device__ __forceinline__ void activate_gated(const ActivationValues& a, float 
       return for_each(x, [&](float g, int i) { return gelu(g) * u[i]; });
     case Activation::kGeGluTanh:
       return for_each(x, [&](float g, int i) { return gelu_tanh(g) * u[i]; });
-    default:  // kSwiGlu has no limit
+    default:  // kSwiGlu, which has no limit
       return for_each(x, [&](float g, int i) {
         return swish(at_most(g, a.limit), a.alpha) * (within(u[i], a.limit) + a.beta);
       });

@@ -1,10 +1,10 @@
-// cp.async: copies of 16 or 4 bytes from global to shared memory that bypass registers. Each thread issues its own copies, in groups.
+// cp.async: each thread copies 16 or 4 bytes from global to shared memory without registers. Copies are waited for in groups.
 #pragma once
 #include <cstdint>
 
 namespace sluice::cuda::tile {
 
-// Copies 16 bytes. If `there` is false, writes 16 zeros and does not read `from`. Both addresses are 16-byte aligned.
+// Copies 16 bytes, or writes 16 zeros and does not read `from` if `there` is false. Both addresses are aligned to 16 bytes.
 __device__ __forceinline__ void copy_16(uint32_t to_shared, const void* from, bool there) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to_shared), "l"(from),
                "r"(there ? 16 : 0)
@@ -13,21 +13,21 @@ __device__ __forceinline__ void copy_16(uint32_t to_shared, const void* from, bo
 __device__ __forceinline__ void copy_16(uint32_t to_shared, const void* from) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to_shared), "l"(from) : "memory");
 }
-// Copies the first `bytes` bytes of a 4-byte word and fills the rest with zeros. Both addresses are 4-byte aligned.
+// Copies the first `bytes` bytes of a 4-byte word and zeros the rest. Both addresses are aligned to 4 bytes.
 __device__ __forceinline__ void copy_4(uint32_t to_shared, const void* from, int bytes) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to_shared), "l"(from), "r"(bytes)
                : "memory");
 }
-// Commits a group: this thread's copies since its last commit. A group may be empty.
+// Commits this thread's copies since its last commit as a group, which may be empty.
 __device__ __forceinline__ void end_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-// Returns when at most kGroups of this thread's latest groups are still in flight.
+// Waits until at most the kGroups latest groups of this thread are in flight.
 template <int kGroups>
 __device__ __forceinline__ void wait_copies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kGroups) : "memory");
 }
 
-// Arrives once at an mbarrier (mbarrier.cuh) when all copies that this thread has issued are complete. The thread does not
-// wait. A waiter that reads the data by wgmma calls fence_for_async() first.
+// The mbarrier (mbarrier.cuh) gets one arrival once all copies that this thread has issued are complete. The thread
+// does not wait. A thread that waits for the mbarrier and reads the data by wgmma calls fence_for_async() in between.
 __device__ __forceinline__ void arrive_after_copies(uint32_t barrier) {
   asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
 }

@@ -3,7 +3,7 @@
 
 namespace sluice::cuda::tile {
 
-// The sum over all threads of the CTA, bit-identical in each. Call it once per launch: it does not free its shared memory.
+// The sum over all threads of the CTA, with the same bits in every thread. Call it once per launch, because it does not reset its shared memory.
 __device__ __forceinline__ float block_sum(float value) {
   constexpr int kWarp = 32;
   __shared__ float of_warp[kWarp];

@@ -6,9 +6,9 @@
 
 namespace sluice::cuda::tile {
 
-// Copies `bytes`, a multiple of 16, and counts them at an mbarrier of this CTA. Addresses are 16-byte aligned. All lanes of a
-// converged warp call it with the same arguments; one lane issues the copy. tensor_copy.cuh says why the election is inside the
-// assembly.
+// Copies `bytes`, a multiple of 16, and counts them at an mbarrier of this CTA. Addresses
+// are aligned to 16 bytes. All lanes of a converged warp call it with the same arguments,
+// and one lane issues the copy. tensor_copy.cuh says why the election is in the assembly.
 __device__ __forceinline__ void copy_bulk(uint32_t to_shared, const void* from, uint32_t bytes,
                                           uint32_t barrier) {
   asm volatile(
@@ -21,7 +21,7 @@ __device__ __forceinline__ void copy_bulk(uint32_t to_shared, const void* from, 
       : "memory");
 }
 
-// copy_bulk with a policy of l2_policy.cuh.
+// copy_bulk() with an L2 policy (l2_policy.cuh).
 __device__ __forceinline__ void copy_bulk_by(uint64_t policy, uint32_t to_shared, const void* from,
                                              uint32_t bytes, uint32_t barrier) {
   asm volatile(
@@ -35,7 +35,7 @@ __device__ __forceinline__ void copy_bulk_by(uint64_t policy, uint32_t to_shared
       : "memory");
 }
 
-// Two bulk copies under one election, because an election costs more than a copy.
+// Two bulk copies with one election, because electing a lane costs more than a copy.
 __device__ __forceinline__ void copy_bulk_two(uint32_t to, const void* from, uint32_t bytes, uint32_t to_too,
                                               const void* from_too, uint32_t bytes_too, uint32_t barrier) {
   asm volatile(
@@ -49,8 +49,8 @@ __device__ __forceinline__ void copy_bulk_two(uint32_t to, const void* from, uin
       : "memory");
 }
 
-// Multicast of copy_bulk to every CTA of the cluster whose rank has a bit in `blocks`: to the same offset in each CTA, counted at
-// the same mbarrier in each (tensor_copy.cuh: copy_box_to).
+// copy_bulk() to every CTA of the cluster whose rank has a bit in `blocks`: to the same shared
+// memory offset, counted at the mbarrier at the same offset (as copy_box_to in tensor_copy.cuh).
 __device__ __forceinline__ void copy_bulk_to(uint32_t blocks, uint32_t to_shared, const void* from,
                                              uint32_t bytes, uint32_t barrier) {
   asm volatile(
@@ -64,9 +64,9 @@ __device__ __forceinline__ void copy_bulk_to(uint32_t blocks, uint32_t to_shared
       : "memory");
 }
 
-// Any lanes may call the functions below, each with its own arguments. The compiler emits a loop over lanes.
+// The functions below may be called by any lanes, each with its own arguments. The compiler emits a loop over the lanes.
 
-// copy_bulk by the calling lane.
+// copy_bulk() issued by the calling lane.
 __device__ __forceinline__ void copy_bulk_of_lane(uint32_t to_shared, const void* from, uint32_t bytes,
                                                   uint32_t barrier) {
   asm volatile(
@@ -76,8 +76,8 @@ __device__ __forceinline__ void copy_bulk_of_lane(uint32_t to_shared, const void
       : "memory");
 }
 
-// Copies from shared memory. The source was written by bulk copies, or by this lane, which then called fence_for_async(). Sizes
-// and addresses as above. The lane may reuse the source after stores_have_read(); its stores are complete after stores_are_done().
+// Copies from shared to global memory; sizes and addresses as above. The source must have been written by bulk copies, or by this lane before
+// a fence_for_async(). After stores_have_read() the lane may overwrite the source; after stores_are_done() the data is in global memory.
 __device__ __forceinline__ void store_bulk_of_lane(void* to, uint32_t from_shared, uint32_t bytes) {
   asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to), "r"(from_shared),
                "r"(bytes)

@@ -12,10 +12,10 @@ __device__ __forceinline__ uint32_t cluster_rank() {
   return rank;
 }
 
-// Barrier over all threads of the cluster, in two halves. Every thread calls both, whole warps at a time. A CTA must not store
-// into a peer CTA before the peer is known to run, so one round of this barrier comes before the first remote store. The arrival
-// is relaxed: data for peers needs its own fence before it (barrier_visible()). A releasing arrival would wait for all memory
-// operations of the thread, about half a microsecond if loads or stores are in flight.
+// Barrier over all threads of the cluster, in two halves, which every thread calls in whole warps. A CTA must not
+// store to a peer CTA that has not started, so complete one round of this barrier before the first remote store.
+// The arrival is relaxed: before it, writes for peers need a fence of their own (barrier_visible()). A releasing
+// arrival would wait for all memory operations of the thread, about half a microsecond if some are in flight.
 __device__ __forceinline__ void cluster_arrive() {
   asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
 }
@@ -23,27 +23,27 @@ __device__ __forceinline__ void cluster_wait() {
   asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
 
-// The address of the same shared memory offset in the CTA of the given rank.
+// The address of the same shared memory offset in the CTA with this rank.
 __device__ __forceinline__ uint32_t remote_address(uint32_t shared, uint32_t rank) {
   uint32_t out;
   asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(out) : "r"(shared), "r"(rank));
   return out;
 }
 
-// A releasing arrival: all threads of the cluster see this thread's earlier writes after their wait. It also tells the peers that
-// this thread has finished its reads from them.
+// An arrival with release semantics: after their wait, all threads of the cluster see this thread's earlier
+// writes. It also tells the peers that this thread has read what it wanted from their shared memory.
 __device__ __forceinline__ void cluster_publish() {
   asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
 }
 
-// Reads a float from a peer CTA's shared memory, between two rounds of the cluster barrier.
+// Reads a float from a peer CTA's shared memory. Must be between two rounds of the cluster barrier.
 __device__ __forceinline__ float load_remote(uint32_t address) {
   float value;
   asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(value) : "r"(address) : "memory");
   return value;
 }
 
-// load_remote of four floats, 16-byte aligned.
+// load_remote() of four floats; the address is aligned to 16 bytes.
 __device__ __forceinline__ float4 load_remote_four(uint32_t address) {
   float4 v;
   asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];"
@@ -53,8 +53,8 @@ __device__ __forceinline__ float4 load_remote_four(uint32_t address) {
   return v;
 }
 
-// Stores 8 bytes into a peer CTA and counts them at an mbarrier there (tile/mbarrier.cuh). The store is asynchronous; waiters of
-// that mbarrier see the data. The receiver must not exit before all expected bytes have arrived; the sender may exit.
+// Stores 8 bytes to a peer CTA asynchronously and counts them at an mbarrier there (tile/mbarrier.cuh); threads that wait
+// for the mbarrier see the data. The receiver must not exit before all expected bytes have arrived; the sender may exit.
 __device__ __forceinline__ void store_remote(uint32_t address, float2 value, uint32_t barrier) {
   asm volatile(
       "st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%1, %2}, [%3];" ::"r"(address),
@@ -77,15 +77,15 @@ __device__ __forceinline__ void store_remote(uint32_t address, uint4 value, uint
       "r"(value.x), "r"(value.y), "r"(value.z), "r"(value.w), "r"(barrier)
       : "memory");
 }
-// Stores a word into a peer CTA, between two rounds of the cluster barrier.
+// Stores a word to a peer CTA. Must be between two rounds of the cluster barrier.
 __device__ __forceinline__ void store_remote(uint32_t address, uint32_t value) {
   asm volatile("st.shared::cluster.u32 [%0], %1;" ::"r"(address), "r"(value) : "memory");
 }
 
-// Copies `bytes`, a multiple of 16, from this CTA into a peer CTA and counts them at an mbarrier there. Addresses are 16-byte
-// aligned. Called by all lanes of a converged warp; one lane issues the copy. Threads that wrote the source have called
-// fence_for_async(). The copy reads its source until it completes, so the sender must not exit before the receiver has all bytes.
-// Long copies move at least 16 bytes per clock; 16-byte stores (above) are issued at less than one per clock.
+// Copies `bytes`, a multiple of 16, from this CTA to a peer CTA and counts them at an mbarrier there. Addresses are aligned
+// to 16 bytes. Called by all lanes of a converged warp; one lane issues the copy. Threads that wrote the source must have
+// called fence_for_async(). The source is read until the copy completes, so the sender must not exit before the receiver has
+// all bytes. Long copies move at least 16 bytes per clock; 16-byte stores (above) are issued at less than one per clock.
 __device__ __forceinline__ void send_by_warp(uint32_t address, const void* from, uint32_t bytes,
                                              uint32_t barrier) {
   asm volatile(

@@ -1,10 +1,10 @@
-// Division by a launch constant: a multiplication and a shift instead of some forty instructions.
+// Division by a number that is constant during a launch: a multiplication and a shift instead of about forty instructions.
 #pragma once
 #include <cstdint>
 
 namespace sluice::cuda::tile {
 
-// A divisor from 1 to 65536. Converts to the number itself.
+// A divisor from 1 to 65536. Converts to its value.
 class Divisor {
  public:
   Divisor() = default;
@@ -14,7 +14,7 @@ class Divisor {
                                     static_cast<uint64_t>(value));
   }
   __host__ __device__ constexpr operator int() const { return value_; }
-  // n >= 0. Exact: factor * value exceeds 2^shift by less than value <= 2^(shift - 31), and n < 2^31.
+  // n / d for n >= 0. Exact, because factor * value exceeds 2^shift by less than value <= 2^(shift - 31), and n < 2^31.
   friend __host__ __device__ constexpr int operator/(int n, const Divisor& d) {
     return static_cast<int>(static_cast<uint64_t>(n) * d.factor_ >> d.shift_);
   }

@@ -1,4 +1,4 @@
-// e4m3 values (base/dtype.h) in registers. f16 and bf16 represent every e4m3 value exactly. NaN stays NaN.
+// Conversions of e4m3 values (base/dtype.h) in registers. f16 and bf16 represent every e4m3 value exactly. NaN stays NaN.
 #pragma once
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -7,7 +7,7 @@
 
 namespace sluice::cuda::tile {
 
-// The four values of a word, in order, as two pairs of f16.
+// Converts the four values of a word to two pairs of f16, in order.
 __device__ __forceinline__ void f16_of_e4m3(uint32_t word, uint32_t& low, uint32_t& high) {
   asm("{\n"
       ".reg .b16 a, b;\n"
@@ -21,7 +21,7 @@ __device__ __forceinline__ void f16_of_e4m3(uint32_t word, uint32_t& low, uint32
 __device__ __forceinline__ float2 f32_of_f16(uint32_t pair) {
   return __half22float2(*reinterpret_cast<const __half2*>(&pair));
 }
-// The four values of a word, in order, as two pairs of bf16, converted through f32.
+// Converts the four values of a word, through f32, to two pairs of bf16, in order.
 __device__ __forceinline__ void bf16_of_e4m3(uint32_t word, uint32_t& low, uint32_t& high) {
   uint32_t pair[2];
   f16_of_e4m3(word, pair[0], pair[1]);
@@ -32,19 +32,19 @@ __device__ __forceinline__ void bf16_of_e4m3(uint32_t word, uint32_t& low, uint3
   }
 }
 
-// True if one of the four values is NaN. The addition does not carry from byte to byte.
+// True if one of the four values is NaN. The additions cannot carry from one byte to the next.
 __device__ __forceinline__ bool any_nan_of_e4m3(uint32_t word) {
   return (((word & 0x7f7f7f7fu) + 0x01010101u) & 0x80808080u) != 0;
 }
-// 16 values as bf16, in order. The bits of an e4m3 value, moved to the fields of bf16, represent the value times 2^-120. The
-// multiplication by 2^120 is exact, also for subnormal numbers. A NaN would become 480, so words with a NaN go through f32.
+// Converts 16 values to bf16, in order. The bits of an e4m3 value, shifted to the fields of bf16, represent the value times 2^-120;
+// multiplying by 2^120 is exact, also for subnormal numbers. NaN would become 480, so words with a NaN are converted through f32.
 __device__ __forceinline__ void bf16_of_e4m3(const uint4& bytes, uint4 (&out)[2]) {
   constexpr uint32_t kScale = 0x7b807b80;  // 2^120, twice
   const uint32_t from[4] = {bytes.x, bytes.y, bytes.z, bytes.w};
   uint32_t to[8];
 #pragma unroll
   for (int i = 0; i < 8; ++i) {
-    // Each value in the upper byte of a 16-bit half.
+    // Moves each value to the upper byte of a 16-bit half.
     const uint32_t two = __byte_perm(from[i / 2], 0, i % 2 ? 0x3424 : 0x1404);
     const uint32_t moved = (two & 0x80008000u) | (two >> 4 & 0x07f007f0u);
     asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(to[i]) : "r"(moved), "r"(kScale));
@@ -70,7 +70,7 @@ __device__ __forceinline__ float to_f32(E4M3 value) {
   f16_of_e4m3(value.bits, low, high);
   return f32_of_f16(low).x;
 }
-// Rounds as to_e4m3() does.
+// Rounds in the same way as to_e4m3().
 template <>
 __device__ __forceinline__ E4M3 from_f32<E4M3>(float value) {
   uint16_t pair;

@@ -1,6 +1,6 @@
-// Converts e4m3 codes in the layout `fragments` (ops/fragment_layout.h) to wgmma registers: 12 instructions
-// for 8 weights. Also defines the multipliers of formats with a scale for each 16 columns, and the factors of
-// sums.
+// Converts e4m3 codes in the layout `fragments` (ops/fragment_layout.h) to
+// wgmma registers: 12 instructions for 8 weights. Also computes the multipliers
+// of nv formats (one scale per 16 columns) and the factors of row sums for mx.
 #pragma once
 #include <cuda_bf16.h>
 
@@ -11,7 +11,7 @@
 
 namespace sluice::cuda::tile {
 
-// Decodes 8 codes, of two rows and four k, to the A operand of one k16 step. `scale`: the multipliers of both rows.
+// Decodes 8 codes (two rows, four values of k each) to the A operand of one k16 step. scale: the multipliers of the two rows.
 __device__ __forceinline__ void decode_fragment8(uint32_t (&a)[4], uint32_t lower_k, uint32_t upper_k,
                                                  __nv_bfloat162 scale) {
   const __nv_bfloat162 upper = __low2bfloat162(scale), lower = __high2bfloat162(scale);
@@ -24,17 +24,17 @@ __device__ __forceinline__ void decode_fragment8(uint32_t (&a)[4], uint32_t lowe
 __device__ __forceinline__ __nv_bfloat162 as_pair(uint32_t bits) {
   return *reinterpret_cast<const __nv_bfloat162*>(&bits);
 }
-// The multiplier 2^120 for both rows, which converts a decoded pair to the values of its codes.
+// 2^120 for both rows: turns shifted e4m3 bits into their values.
 __device__ __forceinline__ __nv_bfloat162 value_pair() { return as_pair(0x7B807B80u); }
 
-// nv: the multipliers of a k16 step for this thread's row (low half) and for the row 8 below it, from the
-// word that holds two steps.
+// nv scales: the multipliers of k16 step kStep for this thread's row (low half)
+// and for the row 8 below it, from the word that holds the scales of two steps.
 template <int kStep>
 __device__ __forceinline__ __nv_bfloat162 nv_pair(uint32_t word) {
   return as_pair(__byte_perm(word, 0, kStep % 2 == 0 ? 0x4140 : 0x4342) << 4 | 0x70007000u);
 }
 
-// 2^(top - 134): the factor of a row's sum of e4m3 codes with scales of mx.
+// For e4m3 codes with mx scales: 2^(top - 134), the factor of a row's sum, from the row's largest scale.
 __device__ __forceinline__ float row_factor8(uint32_t top) {
   return __uint_as_float(top >= 8 ? (top - 7) << 23 : 0x00008000u << top);
 }

@@ -1,17 +1,17 @@
-// Exchange of rows between ranks, in words that carry their own arrival flags.
+// Exchange of rows between ranks (GPUs). Every word carries its own arrival flag.
 //
-// A word of 16 bytes carries 8 bytes of a row: {first half, number, second half, number}. The number is the
-// number of the exchange, which each lane counts from 1. A rank stores words into the other ranks' windows
-// and reads its own window until both numbers match. Each half arrives together with its number, because
-// stores of 8 bytes are not divided. So no fence is needed, and no flag that follows the data.
+// A word of 16 bytes carries 8 bytes of a row: {first half, number, second half, number}. The number
+// is that of the exchange; every lane counts exchanges from 1. A rank stores words to the other
+// ranks' windows and polls its own window until both numbers match. A half arrives together with its
+// number, because stores of 8 bytes are not split. So neither a fence nor a separate flag is needed.
 //
-// Slots. A lane keeps the words of Wire::kDepth exchanges. A rank sends at most one exchange ahead: the words
-// of e + 1 before it has received the words of e. When it sends e + 1, it has received the words of e - 1, so
-// every other rank has sent e - 1. Every rank sends e - 1 only after it has received e - 3. The slot of e + 1
-// holds the words of e - 3, which no rank reads any more.
+// Slots. A lane keeps the words of Wire::kDepth = 4 exchanges; exchange e + 1 overwrites the
+// words of e - 3. A rank is at most one exchange ahead: it may send e + 1 before it has
+// received e, but after it has received e - 1. By then every rank has sent e - 1, and a rank
+// sends e - 1 only after it has received e - 3. So no rank still reads the words of e - 3.
 //
-// A rank that fails sets a word of host memory. Waiting ranks poll this word now and then, stop waiting and
-// compute with the data that they have.
+// A rank that fails sets a word in host memory. Ranks that wait poll this word at
+// intervals; once it is set, they stop waiting and continue with the data that they have.
 #pragma once
 #include <cstdint>
 
@@ -19,7 +19,7 @@
 
 namespace sluice::cuda::tile {
 
-// The number of polls for a word between two checks whether the group has been stopped.
+// Polls for a word between two looks at the word that stops the group.
 constexpr unsigned kLooks = 4096;
 
 class Exchange {
@@ -28,12 +28,12 @@ class Exchange {
     if (wire.exchanges) number_ = *static_cast<volatile uint32_t*>(wire.exchanges + lane);
   }
   __device__ __forceinline__ void next() { ++number_; }
-  // Call this once, after all exchanges, when every thread of the CTA has read the counter.
+  // Stores the counter of exchanges. Call this once, after all exchanges, when every thread of the CTA has read the counter.
   __device__ __forceinline__ void keep_count() const {
     if (wire_.exchanges) wire_.exchanges[lane_] = number_;
   }
 
-  // Sends a word of this rank's row to a rank. ahead: the word belongs to the next exchange.
+  // Sends a word of this rank's row to rank `to`. ahead: the word belongs to the next exchange.
   __device__ __forceinline__ void send(int to, int region, int word, uint2 value, bool ahead = false) const {
     const uint32_t number = number_ + ahead;
     uint4* at = wire_.windows_of[to] + place(region, wire_.rank, number) + word;
@@ -41,7 +41,7 @@ class Exchange {
                  "r"(value.y)
                  : "memory");
   }
-  // Waits for a word of a rank's row.
+  // Waits for a word of the row of rank `from`.
   __device__ __forceinline__ uint2 receive(int from, int region, int word) {
     const uint4* at = wire_.window + place(region, from, number_) + word;
     uint4 got;

@@ -1,12 +1,12 @@
-// A team of threads chooses the experts of one token and computes their weights, one thread per expert. This
-// suits few tokens, where the dependent instructions of one warp limit the time of a token
-// (docs/lab/cuda-routing.md). Each thread computes one score and counts its rank, so there are no rounds. The
-// contract is ops/route_topk.h.
+// A team of threads chooses the experts of one token and computes their weights, one thread per
+// expert. This is for few tokens, where the time per token is the chain of dependent instructions
+// of a warp (docs/lab/cuda-routing.md). A thread computes the score of its expert and counts how
+// many scores are better, so there is no loop over slots. The contract is ops/route_topk.h.
 //
-// The rank of a key in its warp is the number of the warp's keys that come before it. Only the first kList keys of a warp can be
-// among the top_k. Each warp lists them. The slot of a key is its rank plus the number of keys before it in the other lists.
+// Keys are scores as integers. The rank of a key in its warp is the number of the warp's keys that come before it. Only the first kList keys of a warp
+// can be among the top_k, so every warp lists those. The slot of a key is its rank plus the number of keys in the other warps' lists that come before it.
 //
-//   choose_by_team<kExperts, kList, kKind>(...)   the thread of a chosen expert gets its slot, the other threads get kList
+//  choose_by_team<kExperts, kList, kKind>(...)   the thread of a chosen expert gets its slot; other threads get at least kList
 //   weigh_by_team<...>(...)                       lane k < top_k of a warp gets the k-th expert and its weight
 #pragma once
 #include "backends/cuda/tile/mbarrier.cuh"
@@ -18,23 +18,23 @@ namespace sluice::cuda::tile {
 
 constexpr int kNoExpert = 0xffff;  // fits in 16 bits
 
-// Shared memory of one team.
+// Shared memory of a team.
 template <int kExperts, int kList>
 struct alignas(16) TeamMemory {
   static constexpr int kWarps = kExperts / 32;
   uint32_t key[kExperts];
   uint32_t list[kWarps * kList];  // the first kList keys of each warp, in order
   uint16_t id[8];                 // per slot; 16 bytes, sent as one chunk; kNoExpert from top_k on
-  float x[8];                     // per slot: the input of the weight
-  float sum[kWarps];              // per warp: sum of its exponentials
+  float x[8];                     // per slot: what the weight is computed from
+  float sum[kWarps];              // per warp: sum of exponentials
 };
 
-// before += key > ~bound, in two instructions: the carry of key + bound, and an addition with carry. For a comparison the
-// compiler emits three instructions, each dependent on the previous one.
+// before += (key > ~bound), in two instructions: the carry of key + bound, and an addition with
+// carry. For a comparison the compiler emits three instructions that depend on each other.
 __device__ __forceinline__ void count_above(uint32_t& before, uint32_t key, uint32_t bound) {
   asm("{ .reg .u32 sum; add.cc.u32 sum, %1, %2; addc.u32 %0, %0, 0; }" : "+r"(before) : "r"(key), "r"(bound));
 }
-// A count of keys in four independent parts, to shorten the chain of dependent additions.
+// A count of keys in four independent parts, which shortens the chain of dependent additions.
 struct KeyCount {
   uint32_t part[4] = {};
   __device__ __forceinline__ void above(uint4 keys, uint32_t bound) {
@@ -45,24 +45,24 @@ struct KeyCount {
   }
   __device__ __forceinline__ uint32_t all() const { return part[0] + part[1] + (part[2] + part[3]); }
 };
-// The bound that makes count_above() count the keys above `mine`, or the keys not below `mine`. No key is 0.
+// The bound with which count_above() counts the keys > `mine`, or >= `mine` if not_below. No key is 0.
 __device__ __forceinline__ uint32_t bound_of(uint32_t mine, bool not_below) {
   return ~mine + static_cast<uint32_t>(not_below);
 }
 
-// How many of the warp's 32 keys in shared memory come before this lane's key.
+// The number of the warp's 32 keys in shared memory that come before this lane's key.
 __device__ __forceinline__ uint32_t rank_in_warp(const uint32_t* keys, uint32_t mine, uint32_t lane) {
   const uint4* four = reinterpret_cast<const uint4*>(keys);
   KeyCount before;
 #pragma unroll
   for (uint32_t i = 0; i < 8; ++i) before.above(four[i], bound_of(mine, i < lane / 4));
-  const uint4 near = four[lane / 4];  // within these four keys, only lower lanes win a tie
+  const uint4 near = four[lane / 4];  // among these four keys, ties go to the lower lane
   const uint32_t at = lane % 4;
   const int ties = (at > 0 && near.x == mine) + (at > 1 && near.y == mine) + (at > 2 && near.z == mine);
   return before.all() + static_cast<uint32_t>(ties);
 }
 
-// A bit for each group that is kept. Called by all lanes. `lists`: the lists of kTeamGroups warps.
+// A mask of the kept groups. Called by all lanes. lists: the lists of all kTeamGroups warps, one per group.
 template <int kList>
 __device__ __forceinline__ uint32_t groups_kept(const uint32_t* lists, uint32_t lane) {
   const uint32_t group = lane % kTeamGroups;
@@ -75,7 +75,7 @@ __device__ __forceinline__ uint32_t groups_kept(const uint32_t* lists, uint32_t 
   return __ballot_sync(kAllLanes, lane < kTeamGroups && before[0] + before[1] < kTeamGroupsKept);
 }
 
-// Counts the keys in the list of warp `from` that come before a key of warp `warp`.
+// Counts the keys in the list of warp `from` that come before key `mine` of warp `warp`.
 template <int kList>
 __device__ __forceinline__ void count_in_list(KeyCount& before, const uint32_t* lists, uint32_t from,
                                               uint32_t warp, uint32_t mine) {
@@ -94,13 +94,13 @@ __device__ __forceinline__ float load_logit(const void* logits, int64_t at, int 
 
 struct TeamChoice {
   int slot;  // >= kList: not chosen
-  // The input of the weight of this thread's expert: its score if the rule chooses by scores, otherwise its logit.
+  // What the weight of this thread's expert is computed from: its score if the rule chooses by scores, otherwise its logit.
   float x;
-  RowSoftmax row;  // only `most` is set, and only if the weights are a softmax over all experts
+  RowSoftmax row;  // only `most` is set, and only if weights are a softmax over all experts
 };
 
-// The slot of expert `e`, which this thread owns. Called by all threads of the team, after clear_team(). sync() is the team's
-// barrier.
+// The slot of expert `e`, which belongs to this thread. Called by all threads
+// of the team, after clear_team(). sync() is a barrier over the team.
 template <int kExperts, int kList, TeamKind kKind, class Sync>
 __device__ __forceinline__ TeamChoice choose_by_team(TeamMemory<kExperts, kList>& m, float logit, float bias,
                                                      uint32_t e, Sync sync) {
@@ -151,7 +151,7 @@ __device__ __forceinline__ void clear_team(TeamMemory<kExperts, kList>& m, uint3
   if (e < 8) m.id[e] = kNoExpert;
 }
 
-// The thread of a chosen expert stores the expert for weigh_by_team().
+// Called by the thread of a chosen expert: stores the expert for weigh_by_team().
 template <int kExperts, int kList>
 __device__ __forceinline__ void leave_choice(TeamMemory<kExperts, kList>& m, const TeamChoice& mine,
                                              uint32_t e) {
@@ -159,7 +159,7 @@ __device__ __forceinline__ void leave_choice(TeamMemory<kExperts, kList>& m, con
   m.x[mine.slot] = mine.x;
 }
 
-// The sum over kList adjacent lanes; every lane gets it.
+// The sum over kList adjacent lanes, in every one of them.
 template <int kList>
 __device__ __forceinline__ float sum_of_list(float v) {
 #pragma unroll
@@ -167,8 +167,8 @@ __device__ __forceinline__ float sum_of_list(float v) {
   return v;
 }
 
-// The weight, before scaling, of a slot with input x. kList adjacent lanes hold a token's slots. first: the x of slot 0. most and
-// sum: maximum and sum of the softmax over all experts.
+// The weight, before scaling, of a slot with input x. A token's slots are in kList adjacent
+// lanes. first: x of slot 0. most, sum: maximum and sum of the softmax over all experts.
 template <int kList, TeamKind kKind>
 __device__ __forceinline__ float weigh_slot(float x, float first, float most, float sum, bool real) {
   using Score = RoutingRule::Score;
@@ -186,8 +186,8 @@ __device__ __forceinline__ float weigh_slot(float x, float first, float most, fl
   return w;
 }
 
-// Lane k < top_k gets the k-th expert and its weight before scaling. Called by a whole warp of the team, after leave_choice() and
-// a barrier of the team.
+// Returns to lane k < top_k the k-th expert and its weight before scaling. Called
+// by a whole warp of the team, after leave_choice() and a barrier over the team.
 template <int kExperts, int kList, TeamKind kKind>
 __device__ __forceinline__ Chosen weigh_by_team(const TeamMemory<kExperts, kList>& m, uint32_t top_k,
                                                 float most, uint32_t lane) {

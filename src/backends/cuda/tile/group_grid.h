@@ -1,4 +1,4 @@
-// How a grid of tile/grouping.cuh divides the slots of a GroupRows problem among its CTAs.
+// How the grid of tile/grouping.cuh divides the slots of a GroupRows problem among CTAs.
 #pragma once
 #include <algorithm>
 
@@ -13,22 +13,22 @@ struct GroupGrid {
   int tokens_per_block = 1;
   int words = 1;  // 32-bit mask words per expert
 
-  // A second launch converts ranks within clusters to rows.
+  // If true, a second launch converts ranks within clusters to rows.
   bool second_launch() const { return clusters > 1; }
 };
 
-// Experts rounded up, so that 16-bit counts can be copied in 16-byte chunks.
+// The number of experts, rounded up so that 16-bit counts are whole 16-byte chunks.
 constexpr int64_t padded_experts(int64_t experts) { return (experts + 7) / 8 * 8; }
 
 inline GroupGrid group_grid(const GroupRows::Problem& p) {
-  constexpr int64_t kSlots = 512;  // per CTA: one slot per thread
-  // A CTA's mask: 32 KiB, at most 16 words per expert.
+  constexpr int64_t kSlots = 512;  // per CTA: one per thread
+  // The mask of a CTA has at most 32 KiB, and at most 16 words per expert.
   constexpr int64_t kMaskWords = 8 << 10, kWordsMost = 16;
-  constexpr int64_t kManyExperts = 1024;  // above this, the counts of 16 CTAs do not fit in shared memory
-  constexpr int64_t kBlocks = 256;        // limit of CTAs: about two per SM
-  // The H200 runs 7 clusters of 16 at once, on 112 SMs, or 15 clusters of 8, on 120 SMs.
+  constexpr int64_t kManyExperts = 1024;  // with more experts, the counts of 16 CTAs do not fit into shared memory
+  constexpr int64_t kBlocks = 256;        // most CTAs: about two per SM
+  // An H200 runs 7 clusters of 16 at once (112 SMs), or 15 clusters of 8 (120 SMs).
   constexpr int kClustersOf16 = 7;
-  constexpr int64_t kManyTokens = 32;  // per CTA: above this count, more CTAs are faster than larger CTAs
+  constexpr int64_t kManyTokens = 32;  // tokens per CTA beyond which more CTAs are faster than larger CTAs
   const auto over = [](int64_t a, int64_t b) { return (a + b - 1) / b; };
   GroupGrid g;
   const int64_t words = std::min(kWordsMost, kMaskWords / padded_experts(p.experts));
@@ -47,23 +47,23 @@ inline GroupGrid group_grid(const GroupRows::Problem& p) {
       g.cluster = std::min(g.cluster, 8);
       g.clusters = static_cast<int>(over(p.tokens, each * g.cluster));
     }
-    // A smaller problem with smaller CTAs can need more clusters: up to kBlocks CTAs in clusters of 8.
+    // A problem with fewer tokens, and so with smaller CTAs, can need more clusters: up to kBlocks CTAs in clusters of 8.
     g.clusters_most = each > wanted ? std::max(g.clusters, static_cast<int>(kBlocks / 8)) : g.clusters;
   }
   g.tokens_per_block = static_cast<int>(std::max<int64_t>(each, 1));
   g.words = static_cast<int>(over(int64_t{g.tokens_per_block} * p.slots, 32));
-  if (g.words > 1) g.words |= 1;  // odd, so that the words of adjacent experts lie in different banks
+  if (g.words > 1) g.words |= 1;  // odd, so that the words of adjacent experts are in different banks
   return g;
 }
 
-// Workspace for the counts of each cluster, or 0 if there is one cluster. Never decreases as tokens increase.
+// Bytes of workspace for the counts of all clusters; 0 if there is one cluster. Does not decrease as tokens increase.
 inline size_t cluster_count_bytes(const GroupRows::Problem& p, const GroupGrid& g) {
   return g.clusters == 1
              ? 0
              : static_cast<size_t>(g.clusters_most) * static_cast<size_t>(p.experts) * sizeof(uint32_t);
 }
 
-// The second launch splits each cluster's slots into this many parts, so that its CTAs fill the device.
+// In the second launch, the number of parts into which a cluster's slots are split, so that the parts fill the device.
 inline int second_split(const GroupGrid& g) { return std::max(1, 132 / g.clusters); }
 
 }  // namespace sluice::cuda

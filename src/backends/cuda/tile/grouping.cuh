@@ -1,10 +1,10 @@
-// Computes ops/group_rows.h with the CTAs of a grid. A CTA owns the slots of some adjacent tokens; a cluster owns the slots of its
-// CTAs.
+// Computes ops/group_rows.h with a grid of CTAs. A CTA handles the slots
+// of some adjacent tokens; a cluster handles the slots of its CTAs.
 //
-// A mask in shared memory has a bit for each (expert, slot). The rank of a slot in its expert is the number of the expert's bits
-// before it, so nothing is sorted and the order is stable. The CTAs of a cluster send each other their counts. If the grid is one
-// cluster, that is enough. In a larger grid each cluster writes its counts and its local ranks to global memory, and a second
-// launch converts them to rows.
+// A mask in shared memory has one bit per (expert, slot). The rank of a slot within its expert is the number of bits
+// of the expert before the slot's bit, so nothing is sorted and the order is stable. The CTAs of a cluster send each
+// other their counts. If the grid is one cluster, rows follow from ranks and counts. In a larger grid, every cluster
+// writes its counts and the ranks within the cluster to global memory, and a second launch converts ranks to rows.
 //
 // A kernel calls, in this order: begin_groups, wait_for_previous, place() for each slot, end_groups.
 #pragma once
@@ -54,15 +54,15 @@ inline Grouping grouping(const GroupRows::Problem& p, const GroupRows::Args& a, 
           .tiles = a.tiles.as<int32_t>()};
 }
 
-// Layout of a CTA's dynamic shared memory.
+// A CTA's dynamic shared memory.
 struct GroupMemory {
-  uint64_t* arrived;    // mbarrier: the counts of the cluster's CTAs have arrived
+  uint64_t* arrived;    // mbarrier: counts of all CTAs of the cluster have arrived
   uint32_t* mask;       // [padded experts, words]
   uint16_t* count;      // [CTAs per cluster, padded experts]
-  int32_t* first;       // [experts] the row of this CTA's first slot
-  int32_t* begin;       // [experts] the first row
+  int32_t* first;       // [experts] the row of the expert's first slot in this CTA
+  int32_t* begin;       // [experts] the expert's first row
   int32_t* total;       // [experts]
-  int32_t* tile_begin;  // [experts] the first tile
+  int32_t* tile_begin;  // [experts] the expert's first tile
   int32_t* slot;        // [tokens per CTA, slots] the expert, or -1
   int32_t* warp_sum;    // [2, 32]
   uint32_t* end;
@@ -94,8 +94,8 @@ __device__ __forceinline__ int tokens_here(const Grouping& g) {
   return max(min(g.grid.tokens_per_block, g.tokens - first_token(g)), 0);
 }
 
-// Clears the mask and arrives at the cluster barrier. Touches no global memory. The caller puts a CTA barrier between this
-// function and place().
+// Clears the mask and arrives at the cluster barrier, without access
+// to global memory. A CTA barrier must follow before place().
 __device__ __forceinline__ void begin_groups(const Grouping& g, const GroupMemory& m) {
   const int words = g.padded * g.grid.words;
 #pragma unroll 1
@@ -110,7 +110,7 @@ __device__ __forceinline__ void begin_groups(const Grouping& g, const GroupMemor
   }
 }
 
-// Assigns slot `slot` of the CTA to expert `id`. Does nothing if `id` is not an expert.
+// Assigns slot `slot` of the CTA to expert `id`, or to no expert if `id` is not in [0, experts).
 __device__ __forceinline__ void place(const Grouping& g, const GroupMemory& m, int slot, int id) {
   const bool grouped = id >= 0 && id < g.experts;
   m.slot[slot] = grouped ? id : -1;
@@ -134,12 +134,12 @@ __device__ __forceinline__ uint32_t count_here(const Grouping& g, const GroupMem
   return count;
 }
 
-// Sends this CTA's counts to every CTA of the cluster. Each warp serves some of the CTAs; each lane sends 8 of 256 experts.
+// Sends this CTA's counts to every CTA of the cluster. The warps divide the receivers; in each pass of 256 experts, a lane sends 8.
 __device__ __forceinline__ void send_counts(const Grouping& g, const GroupMemory& m) {
   const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32);
   const int warps = static_cast<int>(blockDim.x / 32);
-  // If an expert has several mask words, one thread per expert adds up its count. The counts are staged in the memory of the totals;
-  // the totals are written after a CTA barrier.
+  // If an expert has several mask words, one thread adds up its count. The
+  // counts are staged in m.total, which is written only after a CTA barrier.
   auto* summed = reinterpret_cast<uint16_t*>(m.total);
   if (g.grid.words > 1) {
 #pragma unroll 1
@@ -171,14 +171,14 @@ __device__ __forceinline__ void send_counts(const Grouping& g, const GroupMemory
 }
 
 struct ExpertRows {
-  int total, before;  // slots of an expert; how many of them come before the caller's slots
+  int total, before;  // slots of an expert; the number of them before the slots that the caller handles
 };
 struct SlotRank {
-  int id, rank;  // expert, or -1; the expert's slots before this one that ExpertRows::before does not count
+  int id, rank;  // expert, or -1; the number of its slots before this one, beyond ExpertRows::before
 };
 
-// Writes the rows of all experts, and the rows of `count` slots from `first` on. Part `part` of `parts` writes its share of the
-// outputs that belong to no slot; part 0 writes the counts. Called by whole CTAs.
+// Writes the rows of all experts to shared memory, then the outputs of `count` slots that begin at slot `first`.
+// Outputs that belong to no slot are divided among `parts` parts; part 0 also writes the counts. Called by whole CTAs.
 template <class Rows, class Slot>
 __device__ __forceinline__ void assign_rows(const Grouping& g, const GroupMemory& m, int part, int parts,
                                             Rows rows_of, int first, int count, Slot slot_at) {
@@ -187,7 +187,7 @@ __device__ __forceinline__ void assign_rows(const Grouping& g, const GroupMemory
   const bool tiled = g.tile_shift >= 0;
   const int align = (1 << g.align_shift) - 1, tile = tiled ? (1 << g.tile_shift) - 1 : 0;
   const SlotRank mine =
-      tid < count ? slot_at(tid) : SlotRank{-1, 0};  // early, so that its loads overlap the sums
+      tid < count ? slot_at(tid) : SlotRank{-1, 0};  // before the sums, so that its loads overlap them
   int rows_so_far = 0, tiles_so_far = 0;
 #pragma unroll 1
   for (int base = 0; base < g.experts; base += threads) {
@@ -248,7 +248,7 @@ __device__ __forceinline__ void assign_rows(const Grouping& g, const GroupMemory
     reinterpret_cast<int2*>(g.tiles)[i] = int2{-1, -1};
 }
 
-// Converts ranks within clusters to rows, for parts p, p + parts, ... of all parts. Each cluster's slots are split into `split` parts.
+// Converts ranks within clusters to rows. Every cluster's slots are split into `split` parts; this CTA handles parts `part`, part + parts, ...
 __device__ __forceinline__ void finish_groups(const Grouping& g, const GroupMemory& m, int part, int parts,
                                               int split) {
   const int64_t slots = static_cast<int64_t>(g.tokens) * g.slots;
@@ -282,7 +282,7 @@ __device__ __forceinline__ void finish_groups(const Grouping& g, const GroupMemo
   }
 }
 
-// Call it after all place(). Writes the rows of the CTA's slots, or in a grid of several clusters their ranks.
+// Call it after all place(). Writes the rows of the CTA's slots; if there are several clusters, the ranks within the cluster instead.
 __device__ __forceinline__ void end_groups(const Grouping& g, const GroupMemory& m) {
   const int blocks = g.grid.cluster, me = blocks > 1 ? static_cast<int>(cluster_rank()) : 0;
   __syncthreads();
@@ -308,7 +308,7 @@ __device__ __forceinline__ void end_groups(const Grouping& g, const GroupMemory&
     return id < 0 ? SlotRank{-1, 0} : SlotRank{id, rank_in_block(g, m, id, i)};
   };
   if (g.grid.clusters == 1) return assign_rows(g, m, me, blocks, rows_of, first, count, slot_at);
-  // CTAs per cluster are a power of two.
+  // The number of CTAs per cluster is a power of two.
   const int cluster = static_cast<int>(blockIdx.x) >> (31 - __clz(blocks));
 #pragma unroll 1
   for (int e = static_cast<int>(threadIdx.x); e < g.experts; e += static_cast<int>(blockDim.x)) {

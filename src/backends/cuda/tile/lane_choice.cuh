@@ -1,12 +1,12 @@
-// A few adjacent lanes of a warp choose the experts of one token and compute their weights: lane s of kLanes
-// holds experts s * N to s * N + N - 1. This suits many tokens, where the instruction count limits the time
-// of a token: with 8 lanes per token, each instruction of a warp serves 4 tokens. The contract is
-// ops/route_topk.h.
+// kLanes adjacent lanes of a warp choose the experts of one token and compute their
+// weights: lane s of them has experts s * N to s * N + N - 1. This is for many tokens,
+// where the time per token is its number of instructions: with 8 lanes per token, an
+// instruction of a warp processes 4 tokens. The contract is ops/route_topk.h.
 //
-// Each lane sorts its values c by networks of minima and maxima and keeps the kList best. Lanes merge their lists until all hold
-// the token's list. Every c that is not below the list's last entry is chosen. Each lane lists its own chosen experts; then each
-// lane takes one entry and counts its slot. The networks compare floats. So a row with NaN, or with more values equal to the last
-// slot's than there are lanes, takes another path: the whole warp processes one token (tile/topk.cuh), exact for any row.
+// A lane sorts its values c (what the rule ranks experts by) with networks of minima and maxima and keeps the kList best. The lanes merge
+// their lists, so that all have the token's list. Experts with c >= the last entry of that list are chosen. A lane lists its chosen experts in
+// shared memory; then each lane of the token handles one listed expert and counts its slot. Networks of floats do not handle NaN, and a list
+// has kMost entries at most. So a row with NaN, or with more ties for the last slot than that, is processed by the whole warp (tile/topk.cuh).
 #pragma once
 #include "backends/cuda/tile/async_copy.cuh"
 #include "backends/cuda/tile/few_tokens.cuh"
@@ -19,8 +19,8 @@ template <int kExperts, int kList, int kLanes>
 struct LaneShape {
   static constexpr int kPerLane = kExperts / kLanes;
   static constexpr int kTokens = 32 / kLanes;                   // tokens per warp
-  static constexpr uint32_t kMost = kLanes < 16 ? kLanes : 16;  // entries in a token's list
-  // Bytes between the parts of adjacent lanes in a row in shared memory, for elements of kElement bytes. If a part consists of
+  static constexpr uint32_t kMost = kLanes < 16 ? kLanes : 16;  // most entries in a token's list of experts
+  // Bytes between the parts of adjacent lanes in a row in shared memory; elements have kElement bytes. If a part is whole
   // 16-byte chunks, the stride is an odd number of chunks, so that 16-byte reads of adjacent lanes have no bank conflicts.
   template <int kElement>
   static constexpr int kPitch = kPerLane* kElement % 16 ? kPerLane* kElement
@@ -29,12 +29,12 @@ struct LaneShape {
   static constexpr int kRowBytes = kLanes* kPitch<kElement>;
 };
 
-// Shared memory of one warp, except its rows.
+// Shared memory of a warp, besides its rows.
 template <int kTokens>
 struct LaneMemory {
-  uint16_t list[32];  // [tokens, kLanes]: the experts not below the last slot
+  uint16_t list[32];  // [tokens, kLanes]: the experts with c >= that of the last slot
   struct {
-    float x[8];  // per slot: the input of the weight
+    float x[8];  // per slot: what the weight is computed from
     uint16_t id[8];
   } slot[kTokens];
 };
@@ -88,7 +88,7 @@ struct LaneRow {
   }
 };
 
-// Issues the copies of a row to shared memory, from its kLanes lanes. Does not commit a group. `whole`: the row is 16-byte aligned.
+// Issues the copies of a row to shared memory, by kLanes lanes; the caller commits the group. whole: the row is aligned to 16 bytes.
 template <class Shape, int kLanes, class T>
 __device__ __forceinline__ void fetch_row(std::byte* to, const T* row, int whole, uint32_t lane) {
   constexpr int kElement = sizeof(T), kPart = Shape::kPerLane * kElement;
@@ -108,7 +108,7 @@ __device__ __forceinline__ void fetch_row(std::byte* to, const T* row, int whole
   }
 }
 
-// Merges two lists into their kList best, the largest first.
+// Replaces v by the kList best of both lists, the largest first.
 template <int kList>
 __device__ __forceinline__ void merge_best(float (&v)[kList], const float (&other)[kList]) {
 #pragma unroll
@@ -124,7 +124,7 @@ __device__ __forceinline__ void merge_best(float (&v)[kList], const float (&othe
       }
 }
 
-// The best values of a lane's c, the largest first, then -inf.
+// v = the best values of a lane's c, the largest first, then -inf.
 template <int kList, int N>
 __device__ __forceinline__ void best_of_lane(float (&v)[kList], const float (&c)[N]) {
 #pragma unroll
@@ -141,7 +141,7 @@ __device__ __forceinline__ void best_of_lane(float (&v)[kList], const float (&c)
     }
   }
 }
-// Merges with the list of the lane at distance `far`; both lanes get the same list.
+// Merges the lists of two lanes at distance `far`; both get the result.
 template <int kList>
 __device__ __forceinline__ void merge_lanes(float (&v)[kList], int far) {
   float other[kList];
@@ -150,7 +150,7 @@ __device__ __forceinline__ void merge_lanes(float (&v)[kList], int far) {
   merge_best(v, other);
 }
 
-// True if this lane's group is kept. kEach lanes hold a group; `first` and `second` are its two best values.
+// True if this lane's group is kept. A group is in kEach lanes; first, second: its two best values. *odd becomes true if their sum is NaN.
 template <int kEach>
 __device__ __forceinline__ bool group_stays(float first, float second, uint32_t lane, bool* odd) {
   const float sum = __fadd_rn(first, second);
@@ -165,14 +165,14 @@ __device__ __forceinline__ bool group_stays(float first, float second, uint32_t 
   return before[0] + before[1] < kTeamGroupsKept;
 }
 
-// c of an expert, from the input of its weight.
+// The c of an expert: x, plus the bias if the rule chooses by scores. x: what its weight is computed from.
 template <TeamKind kKind, class Shape>
 __device__ __forceinline__ float choice_of(float x, const LaneRow<Shape>& bias, uint32_t expert) {
   if constexpr (kTeamRules[kKind].by_score) return __fadd_rn(x, bias[expert]);
   return x;
 }
 
-// The whole warp computes the slots of one token, for any contents of its row of x. Not inlined, because it is rarely called.
+// Computes the slots of one token with the whole warp, for any values in its row. Not inlined, because it is rarely called.
 template <int kExperts, TeamKind kKind, class Shape, class Slots>
 __device__ __noinline__ void choose_by_warp(const TokenRule& rule, LaneRow<Shape> row, LaneRow<Shape> bias,
                                             Slots* slots) {
@@ -192,7 +192,7 @@ __device__ __noinline__ void choose_by_warp(const TokenRule& rule, LaneRow<Shape
   slots->x[lane] = row[static_cast<uint32_t>(taken.expert)];
 }
 
-// The best c of a token, from its lanes' c. Returns false in the lanes of groups that are not kept.
+// v = the best c of a token, from its lanes' c. Returns false in the lanes of groups that are not kept.
 template <int kLanes, TeamKind kKind, int kList, int N>
 __device__ __forceinline__ bool best_of_token(float (&v)[kList], const float (&c)[N], uint32_t sub,
                                               bool* odd) {
@@ -212,7 +212,7 @@ __device__ __forceinline__ bool best_of_token(float (&v)[kList], const float (&c
   return stays;
 }
 
-// Converts a lane's logits to scores plus biases, and overwrites the row's logits with scores.
+// Converts a lane's logits to scores, which replace the logits in the row, and sets c to score plus bias.
 template <TeamKind kKind, class Shape>
 __device__ __forceinline__ void score_row(float (&c)[Shape::kPerLane], LaneRow<Shape>& row,
                                           const LaneRow<Shape>& bias, uint32_t sub) {
@@ -225,12 +225,12 @@ __device__ __forceinline__ void score_row(float (&c)[Shape::kPerLane], LaneRow<S
                                                                       : score_sqrt_softplus(c[i]);
     c[i] = __fadd_rn(made[i], b[i]);
   }
-  __syncwarp();  // all lanes have read their logits, which may be narrower than the scores
+  __syncwarp();  // all lanes have read their logits; bf16 logits are narrower than the scores that replace them
   row.bf16 = 0;
   row.store(made, sub);
 }
 
-// Lists the experts of a lane's `mask` from list[at] on.
+// Writes the experts in a lane's `mask` to the list, beginning at list[at].
 template <class Shape, class Mask>
 __device__ __forceinline__ void list_chosen(uint16_t* list, Mask mask, uint32_t at, uint32_t sub) {
   constexpr uint32_t n = Shape::kPerLane;
@@ -242,9 +242,9 @@ __device__ __forceinline__ void list_chosen(uint16_t* list, Mask mask, uint32_t 
   }
 }
 
-// The slot of a lane's listed expert, whose c is `own`: the number of listed experts before it. v: the
-// token's list of c; all: the number of listed experts. Experts with the same c are ordered by number; that
-// compares the lanes' entries one by one.
+// The slot of a lane's listed expert: the number of listed experts that come before it.
+// own: its c. v: the token's best c. all: the number of listed experts. If some c are
+// equal, the lower expert comes first; then the lanes' entries are compared one by one.
 template <int kLanes, class Shape, int kList>
 __device__ __forceinline__ uint32_t rank_of(const float (&v)[kList], float own, uint32_t expert, uint32_t all,
                                             int top_k, bool odd) {
@@ -267,8 +267,8 @@ __device__ __forceinline__ uint32_t rank_of(const float (&v)[kList], float own, 
   return rank;
 }
 
-// rows: logits of the warp's tokens in shared memory, kRowBytes<4> apart. If the rule chooses by scores, the function overwrites
-// the logits with scores. Lane s < top_k of a token's lanes gets slot s. Called by all lanes.
+// rows: logits of the warp's tokens in shared memory, kRowBytes<4> apart; if the rule chooses by scores,
+// they are replaced by scores. Returns slot s to lane s < top_k of a token's lanes. Called by all lanes.
 template <int kExperts, int kList, int kLanes, TeamKind kKind>
 __device__ __forceinline__ Chosen choose_by_lanes(const TokenRule& rule, std::byte* rows, int bf16,
                                                   float* bias_row, LaneMemory<32 / kLanes>& m) {
@@ -290,7 +290,7 @@ __device__ __forceinline__ Chosen choose_by_lanes(const TokenRule& rule, std::by
   float last = v[kList - 1];
 #pragma unroll
   for (int i = 0; i + 1 < kList; ++i) last = rule.top_k == i + 1 ? v[i] : last;
-  float sum = 0;  // sum of the softmax over all experts
+  float sum = 0;  // of the softmax over all experts
   if constexpr (kRule.score == RoutingRule::Score::kSoftmaxAll) {
 #pragma unroll
     for (uint32_t i = 0; i < n; ++i) sum += expf(c[i] - v[0]);

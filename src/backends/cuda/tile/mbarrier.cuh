@@ -1,7 +1,7 @@
 // mbarriers: barriers in shared memory that count arrivals and bytes.
 //
-// A phase completes when the number of threads given to barrier_init() have arrived and all expected bytes
-// have been written. A waiter may lag by at most one phase, so the parity of a phase identifies it.
+// A phase completes when the number of arrivals given to barrier_init() have happened and all expected bytes have
+// been written. A waiting thread is at most one phase behind, so the parity of a phase is enough to identify it.
 #pragma once
 #include <cstdint>
 
@@ -9,14 +9,14 @@
 
 namespace sluice::cuda::tile {
 
-// One thread calls it, then barrier_visible(). A CTA or cluster barrier follows before any other thread uses the mbarrier.
+// Called by one thread, followed by barrier_visible() and a CTA or cluster barrier, before any other thread uses the mbarrier.
 __device__ __forceinline__ void barrier_init(uint32_t barrier, uint32_t arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
 }
 __device__ __forceinline__ void barrier_init(uint64_t* barrier, uint32_t arrivals) {
   barrier_init(shared_address(barrier), arrivals);
 }
-// barrier_init by one lane of a converged warp. Called by all lanes.
+// barrier_init() by one lane of a converged warp. Called by all lanes.
 __device__ __forceinline__ void barrier_init_by_warp(uint32_t barrier, uint32_t arrivals) {
   asm volatile(
       "{\n"
@@ -43,8 +43,8 @@ __device__ __forceinline__ void barrier_expect(uint64_t* barrier, uint32_t bytes
   barrier_expect(shared_address(barrier), bytes);
 }
 
-// barrier_expect by one lane of a converged warp. Called by all lanes. Bytes may arrive before they are expected, but not before
-// the previous phase has completed. Fewer than 2^20 bytes per phase.
+// barrier_expect() by one lane of a converged warp. Called by all lanes. Bytes may arrive before
+// they are expected, but not before the previous phase is complete. Fewer than 2^20 bytes per phase.
 __device__ __forceinline__ void barrier_expect_by_warp(uint32_t barrier, uint32_t bytes) {
   asm volatile(
       "{\n"
@@ -59,15 +59,15 @@ __device__ __forceinline__ void barrier_expect_by_warp(uint64_t* barrier, uint32
   barrier_expect_by_warp(shared_address(barrier), bytes);
 }
 
-// One arrival by the calling thread. It orders the thread's earlier accesses within the CTA. In cluster scope each arrival would
-// fence all memory of the GPU, which takes most of a microsecond.
+// One arrival by the calling thread. It orders the thread's earlier accesses within the CTA. An
+// arrival with cluster scope would fence all memory of the GPU, which takes most of a microsecond.
 __device__ __forceinline__ void barrier_arrive(uint64_t* barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
 }
 
-// One arrival at a barrier given by its address, here or in a peer CTA (tile/cluster.cuh: remote_address). An arrival at a peer
-// releases what the thread has read (by wgmma that it has waited for); it never publishes writes. So it needs no fence of wider
-// scope.
+// One arrival at the barrier with this address, in this CTA or in a peer CTA (remote_address() in
+// tile/cluster.cuh). An arrival at a peer only says that this thread has finished reading (by a
+// wgmma that it has waited for), never that it has written, so it needs no fence of wider scope.
 __device__ __forceinline__ void barrier_arrive(uint32_t barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
@@ -75,7 +75,7 @@ __device__ __forceinline__ void barrier_arrive_remote(uint32_t barrier) {
   asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 
-// One arrival by one lane of a converged warp, on behalf of all its lanes. Branch-free.
+// One arrival, by one lane of a converged warp on behalf of all its lanes. Branch-free.
 __device__ __forceinline__ void arrive_by_warp(uint32_t barrier) {
   asm volatile(
       "{\n"
@@ -87,9 +87,9 @@ __device__ __forceinline__ void arrive_by_warp(uint32_t barrier) {
       : "memory");
 }
 
-// One lane of a converged warp arrives at two barriers, here and in a peer CTA (barrier_arrive_remote), on behalf of all its
-// lanes. It does not arrive if `predicate` is 0. Predicated instead of branched, because ptxas accepts no branches between a wgmma
-// and its wait.
+// One lane of a converged warp arrives, on behalf of all its lanes, at a barrier
+// here and at a barrier in a peer CTA, unless `predicate` is 0. Predicated instead
+// of branched, because ptxas accepts no branches between a wgmma and its wait.
 __device__ __forceinline__ void arrive_twice_by_warp(uint32_t here, uint32_t there, uint32_t predicate = 1) {
   asm volatile(
       "{\n"
@@ -105,7 +105,7 @@ __device__ __forceinline__ void arrive_twice_by_warp(uint32_t here, uint32_t the
       : "memory");
 }
 
-// arrive_twice_by_warp at the peer CTA alone.
+// The same at the peer CTA's barrier alone.
 __device__ __forceinline__ void arrive_at_peer_by_warp(uint32_t there, uint32_t predicate = 1) {
   asm volatile(
       "{\n"
@@ -120,10 +120,10 @@ __device__ __forceinline__ void arrive_at_peer_by_warp(uint32_t there, uint32_t 
       : "memory");
 }
 
-// One arrival by the calling thread, or none if `predicate` is 0. For rings that lanes read by loads: racecheck does not see that
-// one lane's arrival for its warp orders the reads of the other lanes. 128 arrivals per stage are as fast as four
-// (docs/lab/cuda-mxfp4.md, "Checked"). A load from shared memory may not have completed at the arrival if nothing before it needs
-// the value (same note), so make `predicate` depend on a result of the loads.
+// One arrival by the calling thread, unless `predicate` is 0. For rings that lanes read by ordinary loads:
+// compute-sanitizer's racecheck does not see that one lane's arrival for its warp orders the reads of the other lanes. 128
+// arrivals per stage are as fast as four (docs/lab/cuda-mxfp4.md, "Checked"). At the arrival, a load from shared memory
+// may still be in flight if no earlier instruction needs its value (same note), so make `predicate` depend on the loads.
 __device__ __forceinline__ void arrive_by_lane(uint32_t barrier, uint32_t predicate = 1) {
   asm volatile(
       "{\n"
@@ -135,7 +135,7 @@ __device__ __forceinline__ void arrive_by_lane(uint32_t barrier, uint32_t predic
       : "memory");
 }
 
-// One lane of a converged warp writes 16 bytes to shared memory and arrives. Branch-free.
+// One lane of a converged warp writes 16 bytes to shared memory, then arrives. Branch-free.
 __device__ __forceinline__ void store_and_arrive_by_warp(uint32_t to, uint4 value, uint32_t barrier) {
   asm volatile(
       "{\n"
@@ -148,7 +148,7 @@ __device__ __forceinline__ void store_and_arrive_by_warp(uint32_t to, uint4 valu
       : "memory");
 }
 
-// Returns when the phase of this parity (0 first) is complete. The caller then sees the bytes that the phase counted.
+// Waits until the phase with this parity (the first phase has 0) is complete. The caller then sees the bytes that the phase counted.
 __device__ __forceinline__ void barrier_wait(uint32_t barrier, uint32_t parity) {
   asm volatile(
       "{\n"
@@ -164,7 +164,7 @@ __device__ __forceinline__ void barrier_wait(uint64_t* barrier, uint32_t parity)
   barrier_wait(shared_address(barrier), parity);
 }
 
-// True if the phase of this parity is complete; parity as in barrier_wait().
+// True if the phase with this parity is complete.
 __device__ __forceinline__ int barrier_test(uint32_t barrier, uint32_t parity) {
   int done;
   asm volatile(
@@ -179,7 +179,7 @@ __device__ __forceinline__ int barrier_test(uint32_t barrier, uint32_t parity) {
   return done;
 }
 
-// barrier_wait for a whole warp. The warp reconverges, so code after it may elect a lane without an active mask.
+// barrier_wait() for a whole warp. The warp reconverges, so that code after it may elect a lane without asking for the active mask.
 __device__ __forceinline__ void barrier_wait_by_warp(uint32_t barrier, uint32_t parity) {
   barrier_wait(barrier, parity);
   __syncwarp();
@@ -188,13 +188,13 @@ __device__ __forceinline__ void barrier_wait_by_warp(uint64_t* barrier, uint32_t
   barrier_wait_by_warp(shared_address(barrier), parity);
 }
 
-// Named barrier `number` (1 to 15; 0 is __syncthreads) over kThreads threads of the CTA, in whole warps.
+// A barrier over kThreads threads of the CTA, in whole warps: named barrier `number` (1 to 15; 0 is __syncthreads).
 template <int kThreads>
 __device__ __forceinline__ void sync_threads(int number) {
   asm volatile("bar.sync %0, %1;" ::"r"(number), "n"(kThreads) : "memory");
 }
 
-// Proxy fence: orders this thread's writes to shared memory before bulk copies and wgmma that read them after its arrival.
+// Proxy fence: this thread's earlier writes to shared memory come before bulk copies and wgmma that are issued after this thread arrives at a barrier.
 __device__ __forceinline__ void fence_for_async() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }

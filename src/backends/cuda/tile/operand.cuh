@@ -1,4 +1,4 @@
-// Eight adjacent values of a row: loads from global memory, and conversion to product operands.
+// Eight adjacent values of a row: their load from global memory, and their conversion to operands.
 #pragma once
 #include <cuda_bf16.h>
 
@@ -6,14 +6,14 @@
 
 namespace sluice::cuda::tile {
 
-// The values as stored in memory.
+// Eight values as they are in memory.
 template <class T>
 struct Eight {
   static constexpr int kWords = static_cast<int>(8 * sizeof(T) / 16);
   uint4 word[kWords];
 };
 
-// Loads weights. They are read once, so the loads do not allocate in L1. Returns zeros if `in` is false.
+// Loads weights, which are read once, so the loads do not allocate in L1. Zeros if `in` is false.
 template <class T>
 __device__ __forceinline__ void load_weights(Eight<T>& out, const T* p, bool in) {
 #pragma unroll
@@ -32,8 +32,8 @@ __device__ __forceinline__ void load_weights(Eight<T>& out, const T* p, bool in)
   }
 }
 
-// Loads one weight as raw bits; weight_value() converts them later, because a conversion here would wait for the load. Returns
-// zero if `in` is false.
+// Loads one weight as raw bits, or zero if `in` is false. Convert it
+// later by weight_value(): a conversion here would wait for the load.
 template <class T>
 __device__ __forceinline__ uint32_t load_weight(const T* p, bool in) {
   uint32_t bits = 0;
@@ -65,8 +65,8 @@ __device__ __forceinline__ float weight_value(uint32_t bits) {
   return __uint_as_float(sizeof(T) == 2 ? bits << 16 : bits);
 }
 
-// Loads data that a previous launch may have written, by ordinary loads in program order. Returns zeros if `in` is false. If row
-// strides are not a multiple of 16 bytes, elements are loaded one by one.
+// Loads values that a previous launch may have written, with ordinary loads in program order. Zeros if `in` is
+// false. If `wide` is false (row strides that are not a multiple of 16 bytes), loads the elements one by one.
 template <class T>
 __device__ __forceinline__ void load_inputs(Eight<T>& out, const T* p, bool in, bool wide) {
 #pragma unroll
@@ -111,7 +111,7 @@ __device__ __forceinline__ void to_floats(float (&out)[8], const Eight<float>& i
   }
 }
 
-// Multiplies x by `scale` and rounds each product to bf16. Returns the sum of the squares of the unscaled x.
+// Multiplies x by `scale` and rounds the products to bf16. Returns the sum of squares of x before this.
 __device__ __forceinline__ float scale_by(Eight<__nv_bfloat16>& x, const Eight<__nv_bfloat16>& scale) {
   uint32_t words[4] = {x.word[0].x, x.word[0].y, x.word[0].z, x.word[0].w};
   const uint32_t by[4] = {scale.word[0].x, scale.word[0].y, scale.word[0].z, scale.word[0].w};
@@ -126,8 +126,8 @@ __device__ __forceinline__ float scale_by(Eight<__nv_bfloat16>& x, const Eight<_
   return sum;
 }
 
-// Eight values as sums of bf16 terms, the largest first: one term for bf16, three terms for f32. Three terms are exact (8 of the
-// 24 bits in each) down to the smallest normal number. Two adjacent values share a word, the first in the low half.
+// Eight values as sums of bf16 terms, the largest term first: one term for bf16, three for f32. Three terms (8 bits each
+// of the 24) are exact down to the smallest normal number. Two adjacent values share a word, the first in the low half.
 template <class T>
 struct Terms {
   static constexpr int kCount = sizeof(T) == 2 ? 1 : 3;
@@ -139,7 +139,7 @@ __device__ __forceinline__ void to_terms(Terms<__nv_bfloat16>& out, const Eight<
   out.term[0][2] = in.word[0].z;
   out.term[0][3] = in.word[0].w;
 }
-// v minus its upper 16 bits. Infinity gives 0, NaN stays NaN.
+// v minus its upper 16 bits as a float. 0 for infinity, NaN for NaN.
 __device__ __forceinline__ float remainder_of(float v) {
   const uint32_t bits = __float_as_uint(v);
   const float left = v - __uint_as_float(bits & 0xffff0000u);

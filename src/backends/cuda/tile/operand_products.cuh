@@ -1,4 +1,4 @@
-// Products of operands loaded straight from global memory (operand.cuh), on tensor cores.
+// Products on tensor cores of operands that are loaded directly from global memory (operand.cuh).
 #pragma once
 #include <cstdint>
 
@@ -7,9 +7,9 @@
 
 namespace sluice::cuda::tile {
 
-// acc += x * w^T over 32 values of k: kRows (8 or a multiple of 16) rows of x by kColumns rows of w. A lane
-// holds 8 values of every eighth row (mma.cuh). f32 operands are sums of bf16 terms, and each pair of terms
-// is a product. Products that are at most 2^-24 of the largest are omitted.
+// acc += x * w^T over 32 values of k: kRows (8 or a multiple of 16) rows of x by kColumns rows of
+// w. A lane has 8 values of every eighth row (mma.cuh). An f32 operand is a sum of bf16 terms;
+// every pair of terms is a product, except pairs whose product is at most 2^-24 of the largest.
 template <class X, class W, int kRows, int kColumns>
 __device__ __forceinline__ void multiply_terms(float (&acc)[(kRows + 8) / 16][kColumns / 8][4],
                                                const Eight<X> (&x)[kRows / 8],

@@ -1,5 +1,5 @@
-// setmaxnreg: moves registers between the warpgroups of a CTA. Producer warps keep few registers, consumer warps take the rest.
-// Called by all warps of a warpgroup. An increase waits until the CTA's pool has enough registers.
+// setmaxnreg: moves registers between the warpgroups of a CTA. Producer warps give up most of their registers, and consumer
+// warps get them. Called by all warps of a warpgroup. An increase waits until enough registers of the CTA are free.
 #pragma once
 
 namespace sluice::cuda::tile {

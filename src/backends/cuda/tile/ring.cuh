@@ -1,11 +1,11 @@
 // A ring of stages in shared memory, between the producers that fill the stages and the consumers that read them.
 //
-// Each stage has two mbarriers (mbarrier.cuh). `full` completes when the producers have arrived and all bytes that they expect are in
-// the stage. `empty` completes when all consumers have released the stage. Producers and consumers advance a RingPlace each, in the same
-// order of stages.
+// Each stage has two mbarriers (mbarrier.cuh). `full` completes when all producers have arrived and all
+// expected bytes are in the stage. `empty` completes when all consumers have released the stage. Every
+// producer and consumer has a RingPlace of its own and steps through the stages in the same order.
 //
-// The functions take the barriers by address and hold no state, so a ring costs only its mbarriers. The user decides the size of
-// the stages, their contents and their place.
+// The functions get barriers by address and have no state, so a ring costs only its mbarriers.
+// The user of a ring decides where the stages are, how large they are and what is in them.
 #pragma once
 #include <cstdint>
 
@@ -19,7 +19,7 @@ struct RingPlace {
   __device__ __forceinline__ void step(uint32_t stages) {
     if (++stage == stages) stage = 0, parity ^= 1;
   }
-  // Advances by `steps` <= stages.
+  // Advances by `steps` stages; steps <= stages.
   __device__ __forceinline__ void step_by(uint32_t steps, uint32_t stages) {
     stage += steps;
     if (stage >= stages) stage -= stages, parity ^= 1;
@@ -28,13 +28,13 @@ struct RingPlace {
 
 struct Ring {
   static constexpr uint32_t kBytes = sizeof(uint64_t);  // per barrier
-  uint32_t full, empty;  // addresses of the first stage's barriers; the barriers of the other stages follow
+  uint32_t full, empty;  // addresses of the first stage's barriers; those of the other stages are behind them
 
   __device__ __forceinline__ uint32_t full_of(uint32_t stage) const { return full + kBytes * stage; }
   __device__ __forceinline__ uint32_t empty_of(uint32_t stage) const { return empty + kBytes * stage; }
 
-  // One thread initialises the barriers of a stage; barrier_visible() and a barrier of the CTA follow. filled, released: arrivals that
-  // complete the stage's full barrier and its empty barrier.
+  // Called by one thread per stage; barrier_visible() and a CTA barrier must follow. filled: arrivals
+  // that complete the stage's full barrier. released: arrivals that complete its empty barrier.
   __device__ __forceinline__ void init(uint32_t stage, uint32_t filled, uint32_t released) const {
     barrier_init(full_of(stage), filled);
     barrier_init(empty_of(stage), released);
@@ -45,27 +45,27 @@ struct Ring {
     barrier_init_by_warp(empty_of(stage), released);
   }
 
-  // Producers: waits until the consumers have released the stage. Returns at once while the ring fills for the first time.
+  // For producers: waits until the consumers have released the stage. Does not wait in the first round through the ring.
   __device__ __forceinline__ void acquire(const RingPlace& at) const {
     barrier_wait(empty_of(at.stage), at.parity ^ 1);
   }
   __device__ __forceinline__ void acquire_by_warp(const RingPlace& at) const {
     barrier_wait_by_warp(empty_of(at.stage), at.parity ^ 1);
   }
-  // One arrival of the warp that also expects bytes. Returns the barrier at which copies to the stage are counted.
+  // For producers: one arrival by the warp that also expects bytes. Returns the barrier at which copies to the stage are counted.
   __device__ __forceinline__ uint32_t expect_by_warp(uint32_t stage, uint32_t bytes) const {
     barrier_expect_by_warp(full_of(stage), bytes);
     return full_of(stage);
   }
 
-  // Consumers: waits until the stage is full.
+  // For consumers: waits until the stage is full.
   __device__ __forceinline__ void wait(const RingPlace& at) const {
     barrier_wait(full_of(at.stage), at.parity);
   }
   __device__ __forceinline__ void wait_by_warp(const RingPlace& at) const {
     barrier_wait_by_warp(full_of(at.stage), at.parity);
   }
-  // One arrival by the calling lane, or none if `predicate` is 0. arrive_by_lane() explains what `predicate` must depend on.
+  // For consumers: one arrival by the calling lane, unless `predicate` is 0, which must depend on the lane's loads (arrive_by_lane()).
   __device__ __forceinline__ void release(uint32_t stage, uint32_t predicate = 1) const {
     arrive_by_lane(empty_of(stage), predicate);
   }
@@ -77,11 +77,11 @@ struct RingBarriers {
   uint64_t full[kStages], empty[kStages];
 
   __device__ __forceinline__ Ring ring() const { return at(shared_address(this)); }
-  // The ring of such barriers at an address.
+  // The ring whose RingBarriers are at this shared memory address.
   static __device__ __forceinline__ Ring at(uint32_t address) {
     return {address, address + kStages * Ring::kBytes};
   }
-  // One thread initialises all of them.
+  // Initializes all barriers. Called by one thread.
   __device__ __forceinline__ void init(uint32_t filled, uint32_t released) const {
     for (int s = 0; s < kStages; ++s) ring().init(s, filled, released);
   }

@@ -1,4 +1,4 @@
-// One warp computes ops/route_topk.h for one token: from logits, a hash table or given ids to ids, weights and `captured`.
+// One warp computes ops/route_topk.h for one token: from logits, a hash table or given ids to ids, weights and `captured` ids.
 #pragma once
 #include "backends/cuda/tile/shared_slots.cuh"
 #include "backends/cuda/tile/topk.cuh"
@@ -11,9 +11,9 @@ struct Routing {
   TokenRule rule;
   RoutingInput input = RoutingInput::kLogits;
   ExpertScope scope = ExpertScope::kAll;
-  int by_logits = 0;  // logits choose the experts, not a table or given ids
+  int by_logits = 0;  // the experts are chosen by logits, not by a table or given ids
   int bf16 = 0;
-  int wide = 0;  // a lane may load its logits by 8 or 16 bytes
+  int wide = 0;  // a lane may load its logits 8 or 16 bytes at a time
   int tokens = 0, vocab = 0, shared_slots = 0, slots = 0;
   int expert_begin = 0, expert_count = 0, first_shared = 0;
   float scale = 1, shared_weight = 1;
@@ -61,15 +61,15 @@ inline Routing routing(const RouteTopk::Problem& p, const RouteTopk::Args& a) {
           .weights = a.weights.as<float>()};
 }
 
-// The kernel instance that serves a problem. If the caller gives the choice, it is kLogit.
+// The score with which a kernel is instantiated for a problem: kLogit for a softmax over all experts, and if the caller passes the choice.
 inline RoutingRule::Score score_kind(const RouteTopk::Problem& p) {
   using Score = RoutingRule::Score;
   const Score score = routing_rule(p.method).score;
   return p.input != RoutingInput::kLogits || score == Score::kSoftmaxAll ? Score::kLogit : score;
 }
 
-// A lane's part of a row of logits, raw as in memory. If the row is not `wide`, already widened to f32. Unpacked only when needed,
-// because an instruction that reads it waits for the load.
+// A lane's part of a row of logits, as in memory if the row is `wide`, otherwise as f32.
+// Unpacked only when it is used, because an instruction that reads it waits for the load.
 template <int N>
 struct RawLogits {
   alignas(16) uint32_t word[N] = {};
@@ -112,7 +112,7 @@ __device__ __forceinline__ void load_logits(RawLogits<N>& raw, const Routing& r,
   }
 }
 
-// The logits of this lane's experts; -inf past the last expert.
+// Unpacks the logits of this lane's experts; -inf past the last expert.
 template <int N, bool kPlain>
 __device__ __forceinline__ void take_apart(float (&logit)[N], const Routing& r, const RawLogits<N>& raw) {
   const int first = static_cast<int>(threadIdx.x % 32) * N;
@@ -125,7 +125,7 @@ __device__ __forceinline__ void take_apart(float (&logit)[N], const Routing& r, 
   }
 }
 
-// The biases of a lane's experts, or zeros without a bias. A bias is a weight, so it may be read before the wait.
+// The biases of a lane's experts, or zeros if there are none. They are weights, so this may precede wait_for_previous().
 template <int N>
 __device__ __forceinline__ void load_bias(float (&bias)[N], const Routing& r) {
   const int first = static_cast<int>(threadIdx.x % 32) * N;
@@ -139,15 +139,15 @@ __device__ __forceinline__ float logit_at(const Routing& r, int token, int exper
                 : static_cast<const float*>(r.logits)[at];
 }
 
-// The case of most layers: logits in aligned rows of 32 N experts, no padding, nothing captured, ids unmapped, no shared slots.
-// Each kernel has an instance for this case, kPlain, and one for all other cases.
+// The case of most layers: logits in aligned rows of 32 N experts, no padding, no captured ids, no map
+// of ids, no shared slots. Every kernel is instantiated for this case (kPlain) and for all others.
 inline bool is_plain(const Routing& r) {
   return r.by_logits && r.wide && r.rule.experts == 32 * experts_per_lane(r.rule.experts) &&
          r.scope == ExpertScope::kAll && !r.tokens_valid && !r.captured && r.shared_slots == 0 &&
          r.rule.scratch_words == 0;
 }
 
-// A choice from the caller or from a hash table.
+// The experts of a token as the caller passes them or as a hash table lists them.
 template <RoutingRule::Score kScore>
 __device__ __forceinline__ Chosen choose_given(const Routing& r, int token, int lane) {
   const int64_t at = static_cast<int64_t>(token) * r.rule.top_k + lane;
@@ -180,7 +180,7 @@ __device__ __forceinline__ int scoped(const Routing& r, int expert) {
   return local >= 0 && local < r.expert_count ? local : -1;
 }
 
-// Chooses the experts of a token that is not padding. raw: from load_logits, if r.by_logits.
+// Chooses the experts of a token, which must not be padding. raw: the result of load_logits if r.by_logits.
 template <int N, RoutingRule::Score kScore, bool kPlain>
 __device__ __forceinline__ Chosen choose_token(const Routing& r, int token, const RawLogits<N>& raw,
                                                const float (&bias)[N], uint32_t* scratch) {
@@ -191,7 +191,7 @@ __device__ __forceinline__ Chosen choose_token(const Routing& r, int token, cons
                                            [&](int expert) { return logit_at(r, token, expert); });
 }
 
-// Calls put(slot, id, weight) for each slot of a token, on one lane each, and writes `captured`. `real`: the token is not padding.
+// Calls put(slot, id, weight) for each slot of a token, from one lane per slot, and writes `captured`. real: the token is not padding.
 template <bool kPlain, class Put>
 __device__ __forceinline__ void put_token(const Routing& r, int token, bool real, Chosen chosen, Put put) {
   const int lane = static_cast<int>(threadIdx.x % 32);
@@ -203,8 +203,8 @@ __device__ __forceinline__ void put_token(const Routing& r, int token, bool real
     put(r.rule.top_k + lane, real ? r.first_shared + lane : -1, real ? r.shared_weight : 0.f);
 }
 
-// Writes a token's ids, weights and `captured`, and calls place(slot, id) for each slot, on one lane each. Called by all lanes,
-// after wait_for_previous().
+// Writes a token's ids, weights and `captured`, and calls place(slot, id) for each
+// slot, from one lane per slot. Called by all lanes, after wait_for_previous().
 template <bool kPlain = false, class Place>
 __device__ __forceinline__ void emit_token(const Routing& r, int token, bool real, Chosen chosen,
                                            Place place) {

@@ -1,13 +1,13 @@
-// Slots of shared experts (ops/route_topk.h). They follow the chosen slots of every token; their ids and weights are known before
-// the launch. Only for choices without padding: every token then has these slots, so their rows follow from the token count.
+// The slots of shared experts (ops/route_topk.h), which come after the chosen slots of every token. Their ids and weights are known before
+// the launch. For problems without padding only: then every token has these slots, and their rows follow from the number of tokens.
 #pragma once
 #include "ops/route_group.h"
 
 namespace sluice::cuda::tile {
 
-// A kernel parameter.
+// A kernel parameter: the shared slots of all tokens.
 struct SharedSlots {
-  uint32_t count = 0, all = 0;  // slots per token: shared slots only; shared and chosen slots
+  uint32_t count = 0, all = 0;  // slots per token: shared; shared and chosen
   int first_id = 0;
   float weight = 1;
 };
@@ -24,7 +24,7 @@ inline uint32_t shared_tiles(const RouteGroup::Problem& p) {
   return static_cast<uint32_t>(each * p.route.shared_slots);
 }
 
-// Thread `which` < count writes the id and weight of shared slot `which` of a token; other threads write nothing.
+// Writes the id and the weight of shared slot `which` of a token, if which < count.
 __device__ __forceinline__ void put_shared(const SharedSlots& s, int32_t* ids, float* weights, uint32_t token,
                                            uint32_t which) {
   if (which >= s.count) return;
@@ -33,7 +33,7 @@ __device__ __forceinline__ void put_shared(const SharedSlots& s, int32_t* ids, f
   weights[slot] = s.weight;
 }
 
-// Calls put_shared() and writes the slot's row. p: a kernel's parameters. first_row, first_tile: the first ones after all chosen experts.
+// Also writes the slot's row. p: parameters of the kernel. first_row, first_tile: the first row and tile after those of all chosen experts.
 template <class Parameters>
 __device__ __forceinline__ void put_shared_row(const Parameters& p, uint32_t token, uint32_t which,
                                                uint32_t first_row, uint32_t first_tile) {

@@ -1,5 +1,5 @@
-// Splits f32 values from shared memory into sums of bf16 terms (operand.cuh: Terms), two adjacent values at a time, for wgmma
-// operands in registers.
+// Splits f32 values into bf16 terms (Terms in operand.cuh), two
+// adjacent values at a time, for wgmma operands in registers.
 #pragma once
 #include <cstdint>
 
@@ -15,7 +15,7 @@ __device__ __forceinline__ float2 load_shared_floats(uint32_t address) {
   return v;
 }
 
-// term[0] is the largest term; v.x goes to the low half of each word.
+// term[0] has the largest terms. v.x is in the low half of each word.
 __device__ __forceinline__ void split_terms(uint32_t (&term)[kTermsOfF32], float2 v) {
   const auto pack = [](float2 f) { return __byte_perm(__float_as_uint(f.x), __float_as_uint(f.y), 0x7632); };
   // A remainder is never infinite, so its own remainder needs no check for infinity.

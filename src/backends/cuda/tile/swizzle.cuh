@@ -1,6 +1,6 @@
-// The 128-byte swizzle of a tile of 128-byte rows in shared memory: chunk c (16 bytes) of row r is stored at chunk c ^ (r % 8).
-// Neither rows nor columns of chunks have bank conflicts. TMA maps with swizzle 128B write this order, and the descriptors of
-// wgmma.cuh read it. Tiles begin at multiples of 1024 bytes.
+// The 128-byte swizzle of a tile of 128-byte rows in shared memory: 16-byte chunk c of row r is at chunk c ^ (r
+// % 8). Then neither the chunks of a row nor equal chunks of eight rows have bank conflicts. TMA maps with a
+// 128-byte swizzle write this layout, and the descriptors of wgmma.cuh read it. Tiles are aligned to 1024 bytes.
 #pragma once
 #include <cstdint>
 

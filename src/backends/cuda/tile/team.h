@@ -7,8 +7,8 @@
 
 namespace sluice::cuda::tile {
 
-// A routing rule as a compile-time value. A rule that chooses by scores also computes the weights from the scores, so a sigmoid of
-// unbiased logits is not among these rules. If grouped: 8 groups of 32 experts, of which 4 are kept, by the sum of their two best.
+// A routing rule as a compile-time value. by_score rules also compute weights from the scores, so there is no rule that ranks by logits
+// and weighs by sigmoids. grouped: there are 8 groups of 32 experts, of which the 4 with the largest sums of two best scores are kept.
 struct TeamRule {
   RoutingRule::Score score = RoutingRule::Score::kLogit;
   RoutingRule::Weigh weigh = RoutingRule::Weigh::kScore;
@@ -52,7 +52,7 @@ inline constexpr TeamRule kTeamRules[] = {
   X(384, 8, kBiasedSigmoid)       \
   X(384, 8, kBiasedSoftplus)
 
-// True if the kernel with these parameters serves the problem.
+// True if a kernel with these parameters accepts the problem.
 inline bool team_serves(const RouteTopk::Problem& p, int experts, int list, TeamKind kind) {
   const RoutingRule rule = routing_rule(p.method);
   const TeamRule wanted{.score = rule.score,

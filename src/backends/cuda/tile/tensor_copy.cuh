@@ -1,10 +1,10 @@
-// TMA loads and stores of boxes of a tensor, along a tensor map from tensor_map.h.
+// TMA loads and stores of boxes of a tensor, with the tensor maps of tensor_map.h.
 //
-// A load counts its whole box at an mbarrier. This includes out-of-bounds rows and columns, which are filled with zeros. Every
-// lane of a converged warp calls it with the same arguments; one lane issues it. The election is inside the assembly, because a
-// copy under `if (lane == 0)` compiles to a loop that costs several times as much. The destination is aligned to 1024 bytes for
-// maps that swizzle. Before a stage is refilled, its readers must have released it at a barrier that the calling warp has waited
-// for.
+// A load counts the bytes of its whole box at an mbarrier, also those of out-of-bounds rows and columns,
+// which are filled with zeros. Every lane of a converged warp calls it with the same arguments, and one
+// lane issues it. The election is in the assembly, because a copy under `if (lane == 0)` compiles to a loop
+// that costs several times as much. If the map swizzles, the destination is aligned to 1024 bytes. Before a
+// stage is refilled, its readers must have released it at a barrier for which the calling warp has waited.
 #pragma once
 #include <cuda.h>
 
@@ -14,7 +14,7 @@
 
 namespace sluice::cuda::tile {
 
-// Prefetches the tensor map before its first copy.
+// Prefetches the tensor map, so that the first copy does not wait for it.
 __device__ __forceinline__ void prefetch_map(const CUtensorMap& map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
 }
@@ -31,7 +31,7 @@ __device__ __forceinline__ void copy_box(uint32_t to_shared, const CUtensorMap& 
       "l"(&map), "r"(column), "r"(row), "r"(barrier)
       : "memory");
 }
-// copy_box with a policy of l2_policy.cuh.
+// copy_box() with an L2 policy (l2_policy.cuh).
 __device__ __forceinline__ void copy_box_by(uint64_t policy, uint32_t to_shared, const CUtensorMap& map,
                                             int column, int row, uint32_t barrier) {
   asm volatile(
@@ -45,8 +45,8 @@ __device__ __forceinline__ void copy_box_by(uint64_t policy, uint32_t to_shared,
       : "memory");
 }
 
-// Stores the in-bounds part of a box from shared memory, as a bulk group of its own (bulk_copy.cuh: stores_have_read,
-// stores_are_done). The threads that wrote the box have called fence_for_async().
+// Stores the in-bounds part of a box from shared memory, as one bulk group (stores_have_read() and
+// stores_are_done() in bulk_copy.cuh). The threads that wrote the box must have called fence_for_async().
 __device__ __forceinline__ void store_box(const CUtensorMap& map, int column, int row, uint32_t from_shared) {
   asm volatile(
       "{\n"
@@ -59,7 +59,7 @@ __device__ __forceinline__ void store_box(const CUtensorMap& map, int column, in
   asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 }
 
-// copy_box_by of a 4-D tensor, the innermost coordinate first.
+// copy_box_by() for a 4-D tensor; coordinates are innermost first.
 __device__ __forceinline__ void copy_box_by(uint64_t policy, uint32_t to_shared, const CUtensorMap& map,
                                             int x, int y, int z, int w, uint32_t barrier) {
   asm volatile(
@@ -73,7 +73,7 @@ __device__ __forceinline__ void copy_box_by(uint64_t policy, uint32_t to_shared,
       : "memory");
 }
 
-// copy_box_by with a map of map_halves(). Coordinates: k, box in the head, head.
+// copy_box_by() with a map of map_halves(). k: first column. box: index of the box in the head.
 __device__ __forceinline__ void copy_box_by(uint64_t policy, uint32_t to_shared, const CUtensorMap& map,
                                             int k, int box, int head, uint32_t barrier) {
   asm volatile(
@@ -87,7 +87,7 @@ __device__ __forceinline__ void copy_box_by(uint64_t policy, uint32_t to_shared,
       : "memory");
 }
 
-// copy_box_by with a map of map_pairs(). Coordinates: k, half of the first row's index.
+// copy_box_by() with a map of map_pairs(). k: first column. half_row: half of the box's first row.
 __device__ __forceinline__ void copy_box_of_pairs(uint64_t policy, uint32_t to_shared, const CUtensorMap& map,
                                                   int k, int half_row, uint32_t barrier) {
   asm volatile(
@@ -101,9 +101,9 @@ __device__ __forceinline__ void copy_box_of_pairs(uint64_t policy, uint32_t to_s
       : "memory");
 }
 
-// Multicast of copy_box to every CTA of the cluster whose rank has a bit in `blocks`: to the same offset in
-// each CTA, counted at the same mbarrier in each. All these CTAs must run, have the same shared memory layout
-// and have released what the box overwrites.
+// copy_box() to every CTA of the cluster whose rank has a bit in `blocks`: to the same shared
+// memory offset, counted at the mbarrier at the same offset. All these CTAs must be running,
+// with the same shared memory layout, and must have released what the box overwrites.
 __device__ __forceinline__ void copy_box_to(uint32_t blocks, uint32_t to_shared, const CUtensorMap& map,
                                             int column, int row, uint32_t barrier) {
   asm volatile(

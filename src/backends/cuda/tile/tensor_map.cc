@@ -57,7 +57,7 @@ constexpr cuuint32_t kColumns = 64;  // bf16 columns, 128 bytes
 
 cuuint64_t size_of(int64_t n) { return static_cast<cuuint64_t>(n); }
 
-// A 5-D map of bf16 rows. `rows`: sizes and strides of the last four dimensions, in rows.
+// One of the last four dimensions of a 5-D map of bf16 rows: size and stride in rows, and size in a box.
 struct RowsOf {
   int64_t size, stride;
   cuuint32_t box;
@@ -98,7 +98,7 @@ Status map_slabs(CUtensorMap& codes, CUtensorMap& scales, const Tensor& w, const
                  const FragmentShape& shape, int64_t experts, int box_blocks) {
   SLUICE_TRY(needs_encoder());
   constexpr int64_t kWord = 4, kSlabs = 4;
-  // Dimensions, innermost first: words of a block, k blocks, row blocks, experts. Strides are in bytes.
+  // Dimensions, innermost first: words of a block, k blocks, row blocks, experts.
   const auto make = [&](CUtensorMap& map, const Tensor& tensor, int64_t block_bytes, int64_t expert_bytes) {
     const auto unsigned_of = [](int64_t n) { return static_cast<cuuint64_t>(n); };
     const cuuint64_t sizes[4] = {unsigned_of(block_bytes / kWord), unsigned_of(shape.k_blocks),

@@ -1,9 +1,9 @@
-// One warp chooses the experts of one token and computes their weights, with the logits in registers. Lane l holds experts l * N to
-// l * N + N - 1, so among equal scores the lower lane has the lower expert. The contract is ops/route_topk.h.
+// One warp chooses the experts of one token and computes their weights, with the logits in registers. Lane l
+// has experts l * N to l * N + N - 1, so a lower lane has lower experts. The contract is ops/route_topk.h.
 //
-//   choose_experts<N, kScore>(rule, logit, bias, scratch, logit_of)   lane k < top_k gets the k-th expert and its weight
+//  choose_experts<N, kScore>(rule, logit, bias, scratch, logit_of)   returns to lane k < top_k the k-th expert and its weight
 //
-// kScore is the method's score, and kLogit also for kSoftmaxAll. N is experts_per_lane(experts).
+// kScore: the score of the method, or kLogit for kSoftmaxAll. N: experts_per_lane(experts).
 #pragma once
 #include <cstdint>
 #include <utility>
@@ -15,18 +15,18 @@ namespace sluice::cuda::tile {
 
 constexpr unsigned kAllLanes = 0xffffffffu;
 
-// The parameters of a token's choice and weights, as a kernel parameter.
+// How the experts of a token are chosen and weighed, as a kernel parameter.
 struct TokenRule {
   int experts = 0, top_k = 0, groups = 1, topk_groups = 1;
-  int scratch_words = 0;  // shared memory words per warp
-  int group_lanes = 0;    // lanes per group, a power of two; 0: group boundaries are not lane boundaries
+  int scratch_words = 0;  // words of shared memory per warp
+  int group_lanes = 0;    // lanes per group, a power of two; 0: some group begins inside a lane
   int group_shift = 0;    // log2 of group_lanes
   RoutingRule::Weigh weigh = RoutingRule::Weigh::kScore;
   int softmax_all = 0, by_score = 0,
       sum_of_two = 0;  // booleans as whole words, which a kernel reads in one instruction
 };
 
-// The N for which 32 * N experts fit.
+// The smallest supported N with 32 * N >= experts.
 inline int experts_per_lane(int64_t experts) {
   for (int n : {1, 4, 8, 12, 16})
     if (experts <= 32 * n) return n;
@@ -54,11 +54,11 @@ inline TokenRule token_rule(const RouteTopk::Problem& p) {
   return out;
 }
 
-// Keys have the contract's order: floats by their bits, made monotone; then NaN; then the key of no expert.
+// Keys are unsigned integers in the contract's order: first floats, whose bits are made monotone; below them NaN; below that "no expert".
 constexpr uint32_t kNoKey = 0, kNanKey = 1;
 
 __device__ __forceinline__ uint32_t key_of(float c) {
-  const uint32_t bits = __float_as_uint(__fadd_rn(c, 0.f));  // -0 + 0 is +0, so -0 and +0 get equal keys
+  const uint32_t bits = __float_as_uint(__fadd_rn(c, 0.f));  // -0 + 0 is +0, so that both zeros get the same key
   const uint32_t key = bits ^ (static_cast<uint32_t>(static_cast<int32_t>(bits) >> 31) | 0x80000000u);
   return c != c ? kNanKey : key;
 }
@@ -68,8 +68,8 @@ __device__ __forceinline__ float score_of(uint32_t key) {
   return key == kNanKey ? __uint_as_float(0x7fffffffu) : c;
 }
 
-// The compare-exchange steps of Batcher's merge exchange sort. If N is not a power of two: the steps of the
-// next power of two that stay within N.
+// The compare-exchange steps of Batcher's merge exchange sort. If N is not a
+// power of two, those steps of the next power of two whose indices are below N.
 template <int N>
 struct SortNetwork {
   int count = 0, low[N * N] = {}, high[N * N] = {};
@@ -87,7 +87,7 @@ __device__ __forceinline__ uint32_t larger(uint32_t a, uint32_t b) { return max(
 __device__ __forceinline__ uint32_t smaller(uint32_t a, uint32_t b) { return min(a, b); }
 __device__ __forceinline__ float larger(float a, float b) { return fmaxf(a, b); }
 __device__ __forceinline__ float smaller(float a, float b) { return fminf(a, b); }
-// The larger value goes to kLow.
+// Moves the larger value to index kLow.
 template <int kLow, int kHigh, class T, int N>
 __device__ __forceinline__ void exchange(T (&v)[N]) {
   const T most = larger(v[kLow], v[kHigh]);
@@ -98,7 +98,7 @@ template <class T, int N, size_t... kI>
 __device__ __forceinline__ void exchange_all(T (&v)[N], std::index_sequence<kI...>) {
   (exchange<kSortNetwork<N>.low[kI], kSortNetwork<N>.high[kI]>(v), ...);
 }
-// Sorts in descending order. Floats must not be NaN. Without branches and with constant indices, so all values stay in registers.
+// Sorts in descending order. Floats must not be NaN. There are no branches, and all indices are constant, so the values stay in registers.
 template <class T, int N>
 __device__ __forceinline__ void sort_descending(T (&v)[N]) {
   exchange_all(v, std::make_index_sequence<static_cast<size_t>(kSortNetwork<N>.count)>());
@@ -108,7 +108,7 @@ __device__ __forceinline__ uint32_t group_rank(uint32_t first, uint32_t second, 
   return sum_of_two ? key_of(__fadd_rn(score_of(first), score_of(second))) : first;
 }
 
-// True if this lane's group is kept, for groups of whole lanes. `stack` is sorted.
+// True if this lane's group is kept. Groups must be whole lanes. stack: this lane's keys, sorted.
 template <int N>
 __device__ __forceinline__ bool group_stays(const TokenRule& r, const uint32_t (&stack)[N], int lane) {
   uint32_t first = stack[0], second = N > 1 ? stack[N > 1 ? 1 : 0] : kNoKey;
@@ -122,11 +122,11 @@ __device__ __forceinline__ bool group_stays(const TokenRule& r, const uint32_t (
   const uint32_t rank = group_rank(first, second, r.sum_of_two);
   const int mine = lane >> r.group_shift;
   int before = 0;
-  constexpr int kUsual = 8;  // shuffles of this many groups are in flight at once
+  constexpr int kUsual = 8;  // for this many groups the loop is unrolled, so that the shuffles overlap
   const auto compare = [&](int g) {
     const uint32_t other = __shfl_sync(kAllLanes, rank, g << r.group_shift);
     before +=
-        other > rank - static_cast<uint32_t>(g < mine);  // equal ranks: the lower group first; no rank is 0
+        other > rank - static_cast<uint32_t>(g < mine);  // equal ranks: the lower group comes first; no rank is 0
   };
   if (r.groups == kUsual) {
 #pragma unroll
@@ -138,7 +138,7 @@ __device__ __forceinline__ bool group_stays(const TokenRule& r, const uint32_t (
   return before < r.topk_groups;
 }
 
-// Drops the experts of groups that are not kept, for any group boundaries. scratch: rule.scratch_words words of this warp.
+// Replaces the keys of experts in groups that are not kept, for any group boundaries. scratch: rule.scratch_words words of this warp.
 template <int N>
 __device__ __forceinline__ void keep_groups(const TokenRule& r, uint32_t (&key)[N], uint32_t* scratch,
                                             int lane) {
@@ -161,7 +161,7 @@ __device__ __forceinline__ void keep_groups(const TokenRule& r, uint32_t (&key)[
     rank[g] = group_rank(first, second, r.sum_of_two);
   }
   __syncwarp();
-  uint32_t stays = 0;  // a bit for each group that this lane ranks
+  uint32_t stays = 0;  // a bit for each group that this lane handles
 #pragma unroll 1
   for (int g = lane; g < r.groups; g += 32) {
     int before = 0;
@@ -181,9 +181,9 @@ __device__ __forceinline__ void keep_groups(const TokenRule& r, uint32_t (&key)[
   }
 }
 
-// Resolves ties: assigns slots to lanes that shared the best key of a round. Lane r holds round r: its key, and in `tied` the
-// lanes that had it. On return lane k holds slot k: its key, the bit of the owner lane, and how many equal keys of that owner come
-// before. Equal keys are ordered by lane, then by their order in the lane.
+// Assigns slots if several lanes had the best key of a round. In: lane r has the key of round r, and in `tied`
+// the lanes that had it. Out: lane k has the key of slot k, the bit of the lane that owns it, and in `skip` how
+// many equal keys of that lane come before. Equal keys are ordered by lane, then by their order within the lane.
 __device__ __forceinline__ void settle_ties(int count, int lane, uint32_t& key, uint32_t& tied, int& skip) {
   uint32_t my_key = kNoKey, my_owner = 1;
 #pragma unroll 1
@@ -212,11 +212,11 @@ __device__ __forceinline__ void settle_ties(int count, int lane, uint32_t& key, 
   key = my_key, tied = my_owner;
 }
 
-// Lane k < count gets the k-th best key and its expert. `stack` holds this lane's keys in sorted order, or no
-// keys; the function overwrites it.
+// Returns to lane k < count the k-th best key and its expert.
+// stack: this lane's keys in sorted order, or no keys; overwritten.
 //
-// A round takes the best key of all lanes, from every lane that has it: choosing one lane by a vote would cost a third more. After the
-// rounds, settle_ties() assigns the slots if there were ties. Then lane k looks for its key among the keys of its owner lane.
+// A round removes the best key of all lanes from every lane that has it; a vote for one lane would cost a third more. After the rounds,
+// settle_ties() assigns the slots if there were ties. Then lane k finds its key's expert among the keys of the lane that owns it.
 template <int N>
 __device__ __forceinline__ int take_best(const uint32_t (&key)[N], uint32_t (&stack)[N], int count, int lane,
                                          uint32_t* taken) {
@@ -234,13 +234,13 @@ __device__ __forceinline__ int take_best(const uint32_t (&key)[N], uint32_t (&st
 #pragma unroll 1
   for (int k = 0; k < count; k += 2) {
     round(k);
-    round(k + 1);  // one extra round is harmless
+    round(k + 1);  // an extra round changes nothing
   }
   int skip = 0;
   if (__any_sync(kAllLanes, lane < count && (tied & (tied - 1)))) {
     settle_ties(count, lane, mine, tied, skip);
   } else if constexpr (N > 1) {
-    // Equal keys of one lane were taken in successive rounds: `skip` of them come before this one.
+    // A lane may have equal keys. They were removed in successive rounds, and `skip` of them come before this one.
     const uint32_t last = __shfl_up_sync(kAllLanes, mine, 1), last_owner = __shfl_up_sync(kAllLanes, tied, 1);
     const bool again = lane > 0 && lane < count && last == mine && last_owner == tied;
     const uint32_t repeats = __ballot_sync(kAllLanes, again);
@@ -262,7 +262,7 @@ __device__ __forceinline__ int take_best(const uint32_t (&key)[N], uint32_t (&st
   }
 }
 
-// The sum over lanes 0 to count - 1; all lanes get it. The other lanes hold 0.
+// The sum over lanes 0 to count - 1, in all lanes. The other lanes must pass 0.
 __device__ __forceinline__ float sum_of_lanes(float v, int count) {
 #pragma unroll
   for (int far = 1; far < 32; far *= 2)
@@ -270,7 +270,7 @@ __device__ __forceinline__ float sum_of_lanes(float v, int count) {
   return v;
 }
 
-// The softmax over all logits of a row: the maximum and the sum of exponentials.
+// The softmax over all logits of a row: their maximum, and the sum of exp(logit - maximum).
 struct RowSoftmax {
   float most, sum;
 };
@@ -283,7 +283,7 @@ __device__ __forceinline__ RowSoftmax row_softmax(const float (&logit)[N], uint3
   return s;
 }
 
-// The weight, before scaling, of the expert with logit x. `none`: this lane has no expert.
+// The weight, before scaling, of the expert with logit x. none: this lane has no expert.
 template <RoutingRule::Score kScore>
 __device__ __forceinline__ float weigh(const TokenRule& r, float x, bool none, RowSoftmax row) {
   using Weigh = RoutingRule::Weigh;
@@ -295,7 +295,7 @@ __device__ __forceinline__ float weigh(const TokenRule& r, float x, bool none, R
   } else if (r.softmax_all) {
     w = expf(x - row.most) * score::reciprocal(row.sum);
   } else if (r.weigh == Weigh::kSoftmaxChosen) {
-    const float most = __shfl_sync(kAllLanes, x, 0);  // x of the first chosen expert
+    const float most = __shfl_sync(kAllLanes, x, 0);  // of the first chosen expert
     w = none ? 0.f : expf(x - most);
     w *= score::reciprocal(sum_of_lanes(w, r.top_k));
   } else if (r.weigh == Weigh::kSigmoid) {
@@ -307,7 +307,7 @@ __device__ __forceinline__ float weigh(const TokenRule& r, float x, bool none, R
 }
 
 struct Chosen {
-  int expert;  // in lane k < top_k; -1 in the other lanes
+  int expert;  // in lanes k < top_k; -1 in the other lanes
   float weight;
 };
 
@@ -316,7 +316,7 @@ __device__ __forceinline__ float biased_score(float logit, float bias) {
   return __fadd_rn(kScore == RoutingRule::Score::kSigmoid ? score_sigmoid(logit) : score_sqrt_softplus(logit),
                    bias);
 }
-// The contract's c, which ranks experts. bias: 0 if the method has no bias.
+// The c of the contract, by which experts are ranked. bias: 0 if the method has none.
 template <RoutingRule::Score kScore>
 __device__ __forceinline__ float choice_score(const TokenRule& r, float logit, float bias) {
   if constexpr (kScore != RoutingRule::Score::kLogit)
@@ -324,13 +324,13 @@ __device__ __forceinline__ float choice_score(const TokenRule& r, float logit, f
   return logit;
 }
 
-// The result of lane k < top_k: the k-th expert by c and its c. Also the softmax over all c, if the rule needs it.
+// What lane k < top_k gets: the k-th expert by c, its c, and the softmax over all c if the rule needs it.
 struct Taken {
   int expert;
   float c;
   RowSoftmax row;
 };
-// Called by all lanes. c: the values of this lane's experts, -inf past the last expert. kFull: there are exactly 32 N experts and no scratch_words.
+// Called by all lanes. c: of this lane's experts; -inf past the last expert. kFull: there are exactly 32 N experts, and scratch_words is 0.
 template <int N, bool kFull = false>
 __device__ __forceinline__ Taken take_experts(const TokenRule& r, const float (&c)[N], uint32_t* scratch) {
   const int lane = static_cast<int>(threadIdx.x % 32);
@@ -356,8 +356,8 @@ __device__ __forceinline__ Taken take_experts(const TokenRule& r, const float (&
   return {lane < r.top_k ? expert : -1, score_of(taken), row};
 }
 
-// Computes the weights of the chosen experts. logit_of(expert) returns a logit of this row; it is called if the choice was not based
-// on logits.
+// Computes the weights of the chosen experts. logit_of(expert) returns
+// a logit of this row; it is called if experts were chosen by scores.
 template <RoutingRule::Score kScore, class LogitOf>
 __device__ __forceinline__ Chosen weigh_taken(const TokenRule& r, const Taken& taken, LogitOf logit_of) {
   float x = taken.c;
@@ -366,7 +366,7 @@ __device__ __forceinline__ Chosen weigh_taken(const TokenRule& r, const Taken& t
   return {taken.expert, weigh<kScore>(r, x, taken.expert < 0, taken.row)};
 }
 
-// Chooses experts and computes their weights. logit: -inf past the last expert. kFull: as in take_experts.
+// Chooses experts and computes their weights. logit: -inf past the last expert. kFull: as in take_experts().
 template <int N, RoutingRule::Score kScore, bool kFull = false, class LogitOf>
 __device__ __forceinline__ Chosen choose_experts(const TokenRule& r, const float (&logit)[N],
                                                  const float (&bias)[N], uint32_t* scratch,
@@ -375,7 +375,7 @@ __device__ __forceinline__ Chosen choose_experts(const TokenRule& r, const float
 #pragma unroll
   for (int i = 0; i < N; ++i) c[i] = logit[i];
   if constexpr (kScore != RoutingRule::Score::kLogit) {
-    if (r.by_score) {  // one branch, not one per expert
+    if (r.by_score) {  // one branch for all experts of the lane
 #pragma unroll
       for (int i = 0; i < N; ++i) c[i] = biased_score<kScore>(logit[i], bias[i]);
     }

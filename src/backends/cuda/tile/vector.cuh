@@ -16,7 +16,7 @@ template <>
 struct ElementOf<DType::kBF16> {
   using Type = __nv_bfloat16;
 };
-// The device type of a tensor's elements.
+// The device type of elements of type T.
 template <DType T>
 using Element = typename ElementOf<T>::Type;
 
@@ -31,7 +31,7 @@ __device__ __forceinline__ T from_f32(float value) {
   }
 }
 
-// Accesses N elements by as few accesses of at most 16 bytes as possible. p is aligned to N elements, or to 16 bytes if that is less.
+// Loads N elements with as few accesses of at most 16 bytes as possible. p must be aligned to N elements or to 16 bytes, whichever is less.
 template <int N, class T>
 __device__ __forceinline__ void load(float (&out)[N], const T* p) {
   constexpr int kBytes = N * static_cast<int>(sizeof(T)), kWord = kBytes < 16 ? kBytes : 16;

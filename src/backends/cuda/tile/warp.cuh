@@ -3,12 +3,12 @@
 
 namespace sluice::cuda::tile {
 
-// Returns v, which is equal in all lanes, in a form that the compiler knows to be uniform. Otherwise arguments of TMA, bulk copies and
-// wgmma would cost a loop over lanes, or a register in each lane.
+// Returns v, which must be equal in all lanes, as a value that the compiler knows to be uniform.
+// For other values, TMA, bulk copies and wgmma cost a loop over lanes, or a register in every lane.
 __device__ __forceinline__ int uniform(int v) { return __shfl_sync(0xffffffffu, v, 0); }
 
-// Adds to each value the values of the lanes before it; `lane` is this lane's index among kWidth adjacent lanes. Sums are
-// complete in the first kReach lanes.
+// Adds to each value the values of all lower lanes; `lane` is the index among
+// kWidth adjacent lanes. Only the first kReach lanes get complete sums.
 template <int kReach = 32, int kWidth = 32, class... T>
 __device__ __forceinline__ void add_lanes_before(int lane, T&... values) {
   const auto add = [lane](auto& value, int far) {

@@ -1,15 +1,15 @@
-// wgmma: a warpgroup multiplies a tile of 64 rows by a tile of N rows, both bf16 in shared memory, into f32 registers.
+// wgmma: a warpgroup multiplies a tile of 64 rows by a tile of N rows, both bf16 in shared memory; sums are f32 in registers.
 //
 //   d[64, N] (+)= a[64, 16] * b[N, 16]^T
 //
-// Thread t of the warpgroup holds, for each group j of 8 columns, d[4 * j + ..] =
+// Thread t of the warpgroup has, for each group j of 8 columns, in d[4 * j] to d[4 * j + 3]
 //   (row, column), (row, column + 1), (row + 8, column), (row + 8, column + 1)
 //   where row = 16 * (t / 32) + t % 32 / 4 and column = 8 * j + 2 * (t % 4).
 //
-// Call order: fence_operands() before the first multiply that follows any other access to the registers of d;
-// any number of multiply(); commit_group(); wait_groups<n>() until at most n groups are in flight. Code must
-// not access d or overwrite the data of a and b until it has waited for their group. hold() keeps the
-// compiler from moving reads of d above the wait.
+// Order of calls: fence_operands() before the first multiply() after any other access to the
+// registers of d; any number of multiply(); commit_group(); wait_groups<n>(), which waits
+// until at most n groups are in flight. Code must not access d or overwrite a and b until it
+// has waited for their group. hold() keeps the compiler from moving reads of d above the wait.
 #pragma once
 #include <cstdint>
 
@@ -31,8 +31,8 @@ __device__ __forceinline__ void hold(float (&d)[kRegisters]) {
   for (int i = 0; i < kRegisters; ++i) asm volatile("" : "+f"(d[i])::"memory");
 }
 
-// The descriptor of a tile of 128-byte rows, swizzled as in swizzle.cuh: 64 values of k per row. Add kNext16 to advance 16 values
-// of k; add bytes / kDescribed to advance `bytes`.
+// The descriptor of a tile of 128-byte rows (64 values of k), swizzled as in swizzle.cuh.
+// Add kNext16 to advance by 16 values of k; add bytes / kDescribed to advance by `bytes`.
 __device__ __forceinline__ uint64_t describe_tile(uint32_t shared) {
   constexpr uint64_t kSwizzle128 = uint64_t{1} << 62, kGroupsOf8Rows = uint64_t{1024 / 16} << 32;
   return kSwizzle128 | kGroupsOf8Rows | uint64_t{1} << 16 | (shared & 0x3ffff) >> 4;
@@ -47,7 +47,7 @@ constexpr uint64_t kNext16 = 32 / kDescribed;
 template <int N>
 struct Multiply;
 
-// Register names and operands, in groups of 8.
+// Names of registers, and operands, in groups of 8.
 #define SLUICE_NAMES_0 "%0, %1, %2, %3, %4, %5, %6, %7"
 #define SLUICE_NAMES_1 "%8, %9, %10, %11, %12, %13, %14, %15"
 #define SLUICE_NAMES_2 "%16, %17, %18, %19, %20, %21, %22, %23"
@@ -100,7 +100,7 @@ struct Multiply;
 #define SLUICE_OPERANDS_15 SLUICE_OPERANDS_14, SLUICE_EIGHT(112)
 #define SLUICE_OPERANDS_16 SLUICE_OPERANDS_15, SLUICE_EIGHT(120)
 
-// 8 columns: half a group.
+// N = 8: half a group of registers.
 template <>
 struct Multiply<8> {
   static __device__ __forceinline__ void run(float (&d)[4], uint64_t a, uint64_t b, int add) {
@@ -111,7 +111,7 @@ struct Multiply<8> {
         : "l"(a), "l"(b), "r"(add));
   }
 };
-// N columns in `groups` = N / 16 groups of 8 registers; a, b and add are the operands from N / 2 on.
+// N = 16 * groups. a, b and add are the numbers of the operands after the N / 2 registers of d.
 #define SLUICE_MULTIPLY(N, groups, a_operand, b_operand, add_operand)                                \
   template <>                                                                                        \
   struct Multiply<N> {                                                                               \
@@ -143,7 +143,7 @@ SLUICE_MULTIPLY(256, 16, 128, 129, 130)
 
 #undef SLUICE_MULTIPLY
 
-// As above for N = 16 * groups + 8 columns; the last 8 columns have four registers.
+// The same for N = 16 * groups + 8; the last 8 columns have the four registers d0 to d3.
 #define SLUICE_MULTIPLY(N, groups, d0, d1, d2, d3, a_operand, b_operand, add_operand)                \
   template <>                                                                                        \
   struct Multiply<N> {                                                                               \

@@ -1,7 +1,7 @@
-// wgmma with the A operand in registers and a B operand whose tile has one row per k, as values are stored in a KV cache:
+// wgmma with A in registers, for a tile of B in shared memory that has one row per value of k, as a KV cache stores values:
 //   d[64, N] += a[64, 16] * b[16, N]
 //
-// d, a and the call order as in wgmma_registers.cuh.
+// d, a and the order of calls are as in wgmma_registers.cuh.
 #pragma once
 #include <cstdint>
 
@@ -9,8 +9,8 @@
 
 namespace sluice::cuda::tile {
 
-// The descriptor of a tile of 128-byte rows, swizzled as in swizzle.cuh: 64 columns, one row per k. Columns 64 to 127 are a second
-// tile, `next_columns` bytes further. Add kNextRows16 to advance 16 values of k.
+// The descriptor of a tile of 128-byte rows (64 columns), one row per value of k, swizzled as in swizzle.cuh.
+// Columns 64 to 127 are a second tile, `next_columns` bytes further. Add kNextRows16 to advance by 16 values of k.
 __device__ __forceinline__ uint64_t describe_columns(uint32_t shared, uint32_t next_columns) {
   constexpr uint64_t kSwizzle128 = uint64_t{1} << 62, kGroupsOf8Rows = uint64_t{1024 / 16} << 32;
   return kSwizzle128 | kGroupsOf8Rows | static_cast<uint64_t>(next_columns / 16) << 16 |

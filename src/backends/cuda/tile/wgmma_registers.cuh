@@ -1,11 +1,11 @@
-// wgmma with the A operand in registers: weights dequantised by a warpgroup bypass shared memory.
+// wgmma with A in registers, so that weights which the warpgroup decodes do not pass through shared memory.
 //
 //   d[64, N] (+)= a[64, 16] * b[N, 16]^T
 //
-// d and the call order as in wgmma.cuh. Thread t holds these elements of a, as pairs of bf16 with the lower k in the low half:
-//   a[0] = (row, k and k + 1), a[1] = (row + 8, the same), a[2] = (row, k + 8 and k + 9), a[3] = (row + 8, the same)
+// d and the order of calls are as in wgmma.cuh. Thread t has these elements of a, as pairs of bf16 with the lower k in the low half:
+//   a[0] = (row, k and k + 1), a[1] = (row + 8, k and k + 1), a[2] = (row, k + 8 and k + 9), a[3] = (row + 8, k + 8 and k + 9)
 //   where row = 16 * (t / 32) + t % 32 / 4 and k = 2 * (t % 4).
-// The registers of a may be overwritten after the group that reads them has been waited for.
+// The registers of a may be overwritten once the group that reads them has been waited for.
 #pragma once
 #include <cstdint>
 
@@ -19,7 +19,7 @@ struct MultiplyRegisters;
 
 #define SLUICE_FOUR(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
 
-// N columns; names and operands of d, then the operand numbers of a (four), b and add.
+// N columns; names and operands of d; then the operand numbers of a (four), of b and of add.
 #define SLUICE_MULTIPLY(N, names, operands, a0, a1, a2, a3, b_operand, add_operand)                         \
   template <>                                                                                               \
   struct MultiplyRegisters<N> {                                                                             \

@@ -1,5 +1,5 @@
-// The tile kernels of the expert GEMMs as data: the compiled kernels, the parameters of a launch, and the launches of a configuration.
-// Descriptors list configurations, decide() picks one, and enqueue runs its launches unchanged.
+// The tile kernels of the expert GEMMs as data: the compiled kernels, the parameters of a launch, and the launches of
+// a configuration. Kernel descriptors list the configurations, decide() chooses one, and enqueue() runs its launches.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -11,35 +11,35 @@
 
 namespace sluice::cuda {
 
-// The source of a tile kernel's rows of x.
+// Where a tile kernel's rows of x come from, and how they reach shared memory.
 enum class XSource : int32_t {
-  kInOrder,   // row r of y is row r of x: one TMA box holds all rows of the tile, or half of them
-  kGathered,  // rows of tokens; CTA pairs gather them into order while they multiply
-  kRowBoxes,  // rows of tokens, one TMA box per row (CTA pairs)
-  kThreads,   // rows at any address: producer threads copy 16 bytes at a time
+  kInOrder,   // row r of x belongs to row r of y: one TMA box holds all of a tile's rows, or half of them
+  kGathered,  // rows of tokens; CTA pairs copy them into y's order in a workspace while they multiply
+  kRowBoxes,  // rows of tokens, loaded with one TMA box per row (CTA pairs)
+  kThreads,   // rows at any address; producer threads copy them, 16 bytes at a time
 };
 
-// The operand that the two CTAs of a pair share.
+// The operand that is loaded once for both CTAs of a pair.
 enum class PairShares : int32_t { kNothing, kRowsOfX, kWeights };
 
-// A compiled kernel. Sizes are per CTA. A pair has twice tile_m if it shares rows of x, and twice tile_n if it shares weights.
+// A compiled kernel. Sizes are per CTA. The tile of a pair is 2 x tile_m high if the CTAs share rows of x, and 2 x tile_n wide if they share weights.
 struct TileKernel {
   int tile_m;                   // weight rows; 64 or 128 per warpgroup
-  int n_least, n_step, n_most;  // tile_n, rows of x: least, step, most
+  int n_least, n_step, n_most;  // tile_n (rows of x per tile): minimum, step and maximum
   int k_steps;                  // k blocks (64 values of k) per stage
   XSource x;
   PairShares shares = PairShares::kNothing;
 
   constexpr int ctas() const { return shares == PairShares::kNothing ? 1 : 2; }
-  // Per tile: of the CTA, or of the pair.
+  // Size of a tile: of one CTA, or of both CTAs of a pair.
   constexpr int64_t rows_of_weights() const { return shares == PairShares::kRowsOfX ? 2 * tile_m : tile_m; }
   constexpr int rows_of_x() const { return shares == PairShares::kWeights ? 2 * n_most : n_most; }
 };
 
-// mxfp4: three consumer warpgroups, which decode codes in registers. A small tile_n leaves room for stages of
-// more k blocks, and the prologue of a stage costs the same for any number of k blocks. Steps of 8 keep the
-// tensor cores from multiplying padding. ptxas has enough registers for two row blocks of 64 up to tile_n 80
-// if rows are in order, otherwise up to 56.
+// mxfp4: three consumer warpgroups, which decode codes in registers. A smaller tile_n leaves
+// room for more k blocks per stage, so the fixed cost of a stage is paid less often. A step
+// of 8 keeps padding of tile_n below 8 rows. With two row blocks (of 64 weight rows) per
+// warpgroup, registers suffice up to tile_n 80 if rows are in order, otherwise up to 56.
 inline constexpr TileKernel kMxfp4Tiles[] = {
     {384, 8, 8, 16, 5, XSource::kInOrder},
     {384, 8, 8, 24, 4, XSource::kInOrder},
@@ -81,8 +81,8 @@ inline constexpr TileKernel kBf16Tiles[] = {
     {128, 144, 16, 256, 1, XSource::kInOrder, PairShares::kWeights},
 };
 
-// All other formats: three consumer warpgroups with one row block each, because e4m3 takes twice the
-// registers.
+// All other formats: three consumer warpgroups with one row
+// block each, because decoding e4m3 takes twice the registers.
 inline constexpr TileKernel kDecodedTiles[] = {
     {192, 16, 16, 64, 2, XSource::kThreads},
     {192, 64, 16, 112, 2, XSource::kThreads},
@@ -98,21 +98,21 @@ constexpr std::span<const TileKernel> tile_kernels(WeightFormat f) {
                                                  : std::span<const TileKernel>(kDecodedTiles);
 }
 
-// The order in which a launch takes its experts.
+// The order of experts in a launch's list of tiles.
 enum class ExpertOrder : int32_t {
   kGiven,
   kByWidth,  // experts with the widest tiles first, so that the shortest tiles run last
-  kLong,     // as given; for more experts or tiles than a CTA can count
+  kLong,     // like kGiven, but without the limits on the numbers of experts and tiles
 };
 
-// One launch of a configuration: a kernel of tile_kernels(), and the range of row counts (both bounds included) of the experts that it
-// serves. kernel -1: a launch that copies rows of tokens into order, into the workspace, for the launches after it.
+// One launch of a configuration: a kernel of tile_kernels(), and the experts that it computes: those with rows_least to rows_most
+// rows. If kernel is kOrderRows, the launch copies rows of tokens in y's order to the workspace, for the launches after it.
 struct TileLaunch {
   static constexpr int kOrderRows = -1;
   int kernel = 0;
   int rows_least = 1, rows_most = INT32_MAX;
   ExpertOrder order = ExpertOrder::kGiven;
-  int index = 0;  // number of tile launches before it
+  int index = 0;  // index among the tile launches of the configuration
 
   static TileLaunch of(const KernelLaunch& launch) {
     const auto& v = launch.value;
@@ -135,11 +135,11 @@ struct GroupedLaunch {
   KernelLaunch launch() const { return {.value = {kernel, static_cast<int32_t>(order)}}; }
 };
 
-// One launch of a stream kernel. mxfp4: units of 64 weight rows with the whole sum x 8 or 16 rows of x. bf16: tiles of 64 (small) or 128
-// weight rows x 32 rows of x; for short sums, units as for mxfp4, of 8 to 32 rows of x.
+// One launch of a stream kernel. mxfp4: a unit is 64 weight rows, over all of k, x 8 or 16 rows of x. bf16: a tile is 64
+// (`small`) or 128 weight rows x 32 rows of x; with short_sums, a unit is 64 weight rows, over all of k, x 8 to 32 rows of x.
 struct StreamLaunch {
   int columns = 32;
-  bool short_sums = false;  // teams keep rows of x for several units
+  bool short_sums = false;  // a team keeps rows of x in shared memory for several units
   bool small = false;
   ExpertOrder order = ExpertOrder::kGiven;
 
@@ -154,17 +154,17 @@ struct StreamLaunch {
   }
 };
 
-// For `explain`.
+// The launch in words, for `explain`.
 std::string stream_launch_text(const ExpertGemm::Problem& problem, const KernelLaunch& launch);
-// For `explain`: "384x64-80, rows of x in order, experts of 1 to 80 rows".
+// The same for a tile launch: "384x64-80, rows of x in order, experts of 1 to 80 rows".
 std::string tile_launch_text(const ExpertGemm::Problem& problem, const KernelLaunch& launch);
 
-// The order in which a launch of this kernel takes the problem's experts.
+// The order of experts in a launch of this kernel.
 ExpertOrder expert_order(const ExpertGemm::Problem& problem, const TileKernel& kernel);
-// All configurations of the tile kernels for a problem, each with its cost or its refusal. Independent of any policy.
+// All configurations of the tile kernels for a problem, each with its cost or its refusal. No policy filters them.
 std::vector<Config> tile_configs(const ExpertGemm::Problem& problem, const DeviceInfo& device);
 
-// Bytes of the ordered rows of tokens, bf16[rows, width].
+// Bytes of the workspace for rows of tokens in y's order, bf16[rows, width].
 size_t ordered_bytes(const ExpertGemm::Problem& problem);
 
 }  // namespace sluice::cuda

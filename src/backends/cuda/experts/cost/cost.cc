@@ -8,11 +8,11 @@ namespace {
 
 #include "backends/cuda/measured/expert_costs.inc"
 
-// The larger of two times, with a rounded corner.
+// A smooth maximum of two times: the power-th root of the sum of their power-th powers.
 double larger(double a, double b, double power) {
   return std::pow(std::pow(a, power) + std::pow(b, power), 1 / power);
 }
-// The same with power 8, for products and copies of a tile.
+// The same with power 8, for the products and the copies of a tile.
 double larger(double a, double b) {
   const auto eighth = [](double x) { return x *= x, x *= x, x * x; };
   return std::sqrt(std::sqrt(std::sqrt(eighth(a) + eighth(b))));
@@ -21,9 +21,9 @@ double larger(double a, double b) {
 constexpr double kBlockRows = 64, kFragmentsOfBlock = 4;
 constexpr double kRowBytes = 128;  // per row of x and k block
 
-// Single CTAs that decode may cut the tiles of the last round into parts of one or two warpgroups.
+// Single-CTA kernels that decode may cut the tiles of the last round into tiles for one or two of their three warpgroups.
 bool cuts_last_round(DType w, const TileKernel& k) { return w != DType::kBF16 && k.ctas() == 1; }
-// Bytes that a gather warp copies at a time (the kernels' kGatherRows x kGatherBlocks).
+// Bytes that a gather warp copies at once (kGatherRows x kGatherBlocks of tiles.cuh).
 double gather_item_bytes(DType w, const TileKernel& k) {
   return kRowBytes * (w != DType::kBF16 ? 8 * 5 : k.shares == PairShares::kWeights ? 4 * 8 : 8 * 12);
 }
@@ -34,14 +34,14 @@ TileWork work_of(const TileConstants& c, const ExpertGemm::Problem& p, int kerne
   const WeightFormat f = ExpertGemm::format(p);
   const TileKernel& k = tile_kernels(f)[index];
   const double most = k.rows_of_x(), tiles = std::ceil(std::max(1.0, rows) / most - 1e-9);
-  // Step counts of tiles differ by at most one. The mean width of a tile, per CTA.
+  // The mean width of a tile, per CTA. The numbers of steps in an expert's tiles differ by at most one.
   const double columns =
       std::clamp(std::ceil(rows / k.n_step - 1e-9) * k.n_step / tiles / (k.rows_of_x() / k.n_most),
                  static_cast<double>(k.n_least), static_cast<double>(k.n_most));
   const FragmentShape shape = ExpertGemm::fragments(p);
   const auto k_blocks = static_cast<double>(shape.k_blocks),
              row_blocks = static_cast<double>(shape.row_blocks);
-  // Counts row blocks in units of warpgroups that have work: the last tile of an expert may have fewer.
+  // The height of an expert's weights in tiles, counted in warpgroups with work: its last tile may have fewer row blocks.
   const double groups = f.scaled() ? 3 : 2, blocks = k.tile_m / kBlockRows;
   const double of_group = blocks / groups * (k.shares == PairShares::kRowsOfX ? 2 : 1);
   const double group_tiles = std::ceil(row_blocks / of_group) / groups, whole = std::floor(group_tiles),
@@ -59,16 +59,16 @@ TileWork work_of(const TileConstants& c, const ExpertGemm::Problem& p, int kerne
   const double threads = k.x == XSource::kThreads ? columns * c.thread_row_ns : 0;
   const double us = k_blocks * larger(products, std::max(fill, threads)) / 1e3 + c.end_us +
                     c.end_row_us * columns * blocks + c.short_us / k_blocks;
-  // Threads copy as many rows of x for a tile with fewer row blocks as for a whole tile.
+  // Threads copy all rows of x of a tile even if it has few row blocks.
   const double of_rest = rest == 0 ? 0 : std::max(std::pow(rest, c.partial), k_blocks * threads / 1e3 / us);
   return {tiles, whole + (rest > 0), whole + of_rest, us};
 }
 
-// The idle time in the last round, in tiles: the round takes longer than its share of the grid.
+// The idle time in the last round, in units of a tile's time: duration of the round minus the fraction of the grid that has a tile.
 double idle_in_last_round(bool cuts, double rounds) {
   const double share = rounds - std::floor(rounds + 1e-9);
   if (share < 1e-6) return 0;
-  // Parts of one warpgroup take about half of a tile's time, parts of two about three quarters (schedule.cuh).
+  // Tiles cut to one warpgroup take about half of a whole tile's time; those cut to two, about three quarters (schedule.cuh).
   const double takes = !cuts ? 1 : share <= 1.0 / 3 ? 0.5 : share <= 2.0 / 3 ? 0.75 : 1;
   return std::max(0.0, takes - share);
 }
@@ -77,8 +77,8 @@ double moved_bytes(const ExpertGemm::Problem& p) {
   return ExpertGemm::expected_rows(p) * static_cast<double>(sluice::bytes_of(DType::kBF16, p.width));
 }
 
-// Bytes that must pass through memory: weights of experts with rows, x and y. A token's row stays in L2 for
-// its other experts. Copying rows into order adds a read or a write of them.
+// Bytes that must pass through memory: the weights of experts with rows, x, and y. A token's row of x
+// is counted once, because it stays in L2. Copying rows into y's order adds one more pass over them.
 double bytes_of(const ExpertGemm::Problem& p, const RowProfile& rows, bool orders) {
   double experts = 0;
   for (const RowKind& kind : rows) experts += kind.experts;
@@ -94,17 +94,17 @@ double start_us(const Constants& c, const ExpertGemm::Problem& p) {
   return c.start_us - (p.settled ? c.settled_us : 0) + (p.slots > 0 ? c.by_position_us : 0);
 }
 
-// The constants are for an H200. With slower memory, stream kernels come nearer to the memory rate than tiles
-// of few rows do. This factor is set by hand, so that steps of gpt-oss on an H100 use the fastest kernels
-// (bench/measured/h100/step_candidates.csv; tests/cuda/regret_test.cc).
+// The constants are for an H200. With slower memory, stream kernels come nearer to the memory rate than
+// tile kernels with few rows per expert do. This factor is set by hand so that gpt-oss steps on an H100
+// use the fastest kernels (bench/measured/h100/step_candidates.csv; tests/cuda/regret_test.cc).
 double slow_memory(const DeviceInfo& d, double rows_each) {
   constexpr double kFittedBytesPerUs = 4.6e6, kSlow = 0.46, kSlowRow = 0.06;
   return 1 + std::max(0.0, 1 - d.mem_bytes_per_us / kFittedBytesPerUs) *
                  std::max(0.0, kSlow - kSlowRow * (std::max(1.0, rows_each) - 1));
 }
 
-// The other formats decode as fast as MXFP4. Their kernels have one row block for each warpgroup, like the
-// wide MXFP4 kernels.
+// The constants of the other formats are not fitted: decoding is assumed to be as
+// fast as for MXFP4. Each warpgroup has one row block, as in the wide MXFP4 kernels.
 TileConstants decoded_tile_constants() {
   TileConstants c = kMxfp4TileConstants;
   c.pace.fill(1), c.memory.fill(1);
@@ -129,7 +129,7 @@ void need_format(Refusal& r, WeightFormat found, WeightFormat wanted, std::strin
   if (found == wanted) return;
   r.need(false, "w in " + text(wanted) + " (" + std::string(cause) + ")",
          "w=" + text(found) +
-             // If only the scales differ, names them even if they are the usual ones.
+             // If the types are equal but the scales differ, the text names the scales even if they are the type's default.
              (found.w == wanted.w && text(found) == text(found.w)
                   ? " with scales=" + std::string(word(found.scales))
                   : ""));
@@ -172,7 +172,7 @@ double tile_us(TileWorks* works, const DeviceInfo& d, std::span<const TileLaunch
     launches = launches.subspan(1);
   }
   us += c.follow_us * static_cast<double>(launches.size() - 1);
-  // `all`: per SM. last_*: the tiles of the last launch, and their time.
+  // all: time per SM. last_tiles, last_us: number and total time of the tiles of the last launch.
   double all = 0, longest = 0, last_tiles = 0, last_us = 0, drawn = 0, experts = 0;
   for (int index = 0; index < rows.kinds; ++index)
     for (size_t i = 0; i < launches.size(); ++i) {
@@ -226,8 +226,8 @@ double grouped_tiles_cost_us(const GroupedMlp::Problem& p, const DeviceInfo& d, 
   };
   const ExpertGemm::Problem up = GroupedMlp::up(p), down = GroupedMlp::down(p);
   // Set by hand to match measured layers of gpt-oss and DeepSeek V4 Flash at 4 to 1024 tokens on an H200
-  // (bench/measured/h200/mxfp4_candidates.csv), relative to the best unfused kernels. There is one launch
-  // less to start and finish, but threads load rows of h, where a separate down kernel uses TMA boxes.
+  // (bench/measured/h200/mxfp4_candidates.csv), relative to the best unfused kernels. One launch less is
+  // started and finished, but threads copy rows of h, which a separate down kernel loads as TMA boxes.
   constexpr double kSavedUs = 4.3, kByThreads = 0.035, kRows = 8;
   const double products = part(up) + part(down) - start_us(c, down) - c.in_layer_us[1],
                rows = expert_load(up).rows_each;
@@ -251,7 +251,7 @@ double stream_us(const StreamConstants& c, const ExpertGemm::Problem& p, const D
   const double start = start_us(c, p);
   const double memory = bytes_of(p, rows, false) / (c.memory_share * d.mem_bytes_per_us);
   if (p.w == DType::kBF16 && launch.short_sums) {
-    // Teams keep rows of x. Few columns make more units; many columns make more instructions per unit.
+    // Fewer columns per unit make more units; more columns make more instructions per unit.
     double all = 0;
     for (const RowKind& kind : rows)
       all += kind.experts * std::ceil(std::max(1.0, kind.rows) / launch.columns - 1e-9) * row_blocks *
@@ -259,7 +259,7 @@ double stream_us(const StreamConstants& c, const ExpertGemm::Problem& p, const D
     return start + std::max(all / d.cores, memory);
   }
   if (p.w == DType::kBF16) {
-    // Number of row blocks, and of CTAs with one or two row blocks each.
+    // Number of row blocks of 64, and of CTAs, which have one (small) or two of them.
     const double of_cta = launch.small ? 1 : 2;
     double blocks = 0, ctas = 0;
     for (const RowKind& kind : rows) {
@@ -267,8 +267,8 @@ double stream_us(const StreamConstants& c, const ExpertGemm::Problem& p, const D
       blocks += columns * row_blocks, ctas += columns * std::ceil(row_blocks / of_cta);
     }
     const double all = blocks * k_blocks * c.block_us[0];
-    // Few CTAs do not reach the memory rate, even if each is short: they take whole rounds at the rate of one
-    // CTA.
+    // A grid of few CTAs does not reach the memory rate, however short it is:
+    // each of its rounds takes the time in which one CTA streams its weights.
     const double weights = k_blocks * kBlockRows * kBlockRows * 2 * of_cta,
                  rounds = std::min(ctas, std::ceil(ctas / d.cores));
     constexpr double kBlend = 4;

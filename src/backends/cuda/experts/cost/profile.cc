@@ -7,32 +7,32 @@
 namespace sluice::cuda {
 namespace {
 
-// Quantiles of a normal distribution at the middle of 24 equal shares.
+// The upper half of the standard normal quantiles at the middle of 24 equal shares; the lower half is symmetric.
 constexpr int kShares = 24;
 constexpr double kQuantiles[kShares / 2] = {0.0522, 0.1573, 0.2641, 0.3741, 0.4888, 0.6103,
                                             0.7416, 0.8871, 1.0545, 1.2582, 1.5341, 2.0368};
 
-// The assumed routing: each token takes `slots` of `routed` experts.
+// The assumed routing: each of `tokens` tokens chooses `slots` of `routed` experts.
 struct Draws {
   double tokens = 0, slots = 0, routed = 0;
 };
 Draws draws_of(const ExpertGemm::Problem& p) {
-  constexpr double kDefaultSlots = 6;  // per token, if rows are not gathered from tokens
+  constexpr double kDefaultSlots = 6;  // slots per token, if rows of x are not gathered from tokens
   const double experts = static_cast<double>(p.experts),
                routed = static_cast<double>(std::max(p.experts, p.experts_routed)),
-               rows = ExpertGemm::expected_rows(p) * routed / experts,  // of all ranks
+               rows = ExpertGemm::expected_rows(p) * routed / experts,  // of all expert-parallel ranks
       slots = std::min({routed, rows, p.slots > 0 ? static_cast<double>(p.slots) : kDefaultSlots});
   return {slots > 0 ? rows / slots : 0, slots, routed};
 }
 
-// Ranks of experts, in bins of increasing width.
+// A bin of consecutive Zipf ranks: their geometric mean, and their number. Bins get wider with the rank.
 struct Bin {
   double rank, ranks;
 };
 
-// A token takes rank i with probability 1 - exp(-scale / i); the probabilities add up to its slots. All token
-// counts of a model have the same scale, and planning asks for it thousands of times, so the last one is
-// cached.
+// A token chooses the expert of rank i with probability 1 - exp(-scale / i). The scale is such
+// that the probabilities add up to the slots of a token. All token counts of a model have the
+// same scale, and planning asks for it thousands of times, so the last result is cached.
 double scale_of(std::span<const Bin> bins, double routed, double slots) {
   struct Last {
     double routed = 0, slots = 0, scale = 0;
@@ -91,7 +91,7 @@ RowProfile zipf_profile(const ExpertGemm::Problem& p) {
     const Bin& bin = bins[static_cast<size_t>(i)];
     const double taken = -std::expm1(-scale / bin.rank), rows = draws.tokens * taken,
                  active = taken < 1 ? -std::expm1(draws.tokens * std::log1p(-taken)) : 1;
-    // If rows are few, many experts get none, and the others get more than the mean.
+    // With few tokens, an expert of this bin may get no rows; if it gets any, it has rows / active on average.
     if (active > 0) out.add(rows / active, bin.ranks * experts / routed * active);
   }
   return out;

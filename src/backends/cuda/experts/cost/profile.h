@@ -1,4 +1,4 @@
-// The distribution of row counts that the cost models assume: kinds of experts, and the number of experts of each kind.
+// The distribution of rows over experts that the cost models assume, as kinds: a number of rows, and how many experts have it.
 #pragma once
 #include <array>
 
@@ -20,10 +20,10 @@ struct RowProfile {
   }
 };
 
-// Each token takes `slots` different experts, all equally likely. Row counts are binomial; experts without
-// rows are left out.
+// Each token chooses `slots` different experts, all equally likely,
+// so row counts are binomial. Experts without rows are not listed.
 RowProfile uniform_profile(const ExpertGemm::Problem& problem);
-// An expert's probability is the inverse of its rank (Zipf 1.0). A token takes an expert at most once.
+// The probability of an expert is proportional to 1 / its rank (Zipf 1.0). A token chooses an expert at most once.
 RowProfile zipf_profile(const ExpertGemm::Problem& problem);
 
 }  // namespace sluice::cuda

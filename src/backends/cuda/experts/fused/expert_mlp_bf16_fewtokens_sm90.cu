@@ -3,9 +3,9 @@
 // Wins    up to 4 tokens of small experts (bf16_candidates.csv): 25.9 us against 29.6 us of bf16_stream_sm90
 //         for one token of Qwen3-30B-A3B, 72.7 us against 74.4 us for 4. The memory pipeline fills once
 //         instead of twice, and no launch groups rows.
-// Loses   with more slots than a warp can group by expert, which it refuses: the unfused kernels
-//         (expert_gemm_bf16_stream_sm90) take those.
-// Limits  32 slots; see supports(). Sums are cut in the same places for any batch, so a row's bits do not depend on the batch.
+// Loses   nowhere in bf16_candidates.csv. It refuses more than 32 slots (tokens x slots per token), which the unfused
+//         kernels compute (expert_gemm_bf16_stream_sm90).
+// Limits  32 slots; see need_fewtokens() in experts/cards.h. Sums are split at the same k for any batch, so it is batch-invariant.
 // Source  original; the contract is ops/expert_mlp.h.
 #include "backends/cuda/experts/fused/fewtokens_candidate.h"
 
@@ -17,8 +17,8 @@ constexpr FewTokensData kData = {
     .weights = DType::kBF16,
     .why = "tensor core operand",
     // Fitted to measurements on an H200 at 1 to 4 tokens of a tensor-parallel shard of Qwen3-235B, of
-    // Qwen3-30B and of an expert-parallel shard of DeepSeek V3. The cost is within 6% of the measured time
-    // minus 2.5 us: for one token of Qwen3-30B it is 24.0 us, and the kernel takes 25 us.
+    // Qwen3-30B and of an expert-parallel shard of DeepSeek V3. The cost is within 6% of the measured
+    // time minus 2.5 us: for one token of Qwen3-30B it is 24.0 us, and the kernel takes 25 us.
     .cost = {.begin_us = 10 - 2.5, .memory_share = 0.97},
 };
 

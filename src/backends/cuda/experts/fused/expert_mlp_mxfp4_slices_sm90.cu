@@ -1,12 +1,12 @@
-// Expert MLP for very few tokens, mxfp4 weights: both products and the sums of y in one launch
-// (fused_slices.cuh).
+// Expert MLP for very few tokens, mxfp4 weights: both products and
+// the weighted sums over experts in one launch (fused_slices.cuh).
 //
-// Wins    one token: 22.0 us against 23.4 us of expert_mlp_mxfp4_fewtokens_sm90 for gpt-oss-120b, and two tokens of DeepSeek V4
-//         Flash, 45.6 us against 47.0 us (mxfp4_candidates.csv). h and the sums fit into shared memory next to the weights, so
-//         there is no combine launch, and all warps have the same share of the second product.
+// Wins    one token of gpt-oss-120b (22.0 us against 23.4 us of expert_mlp_mxfp4_fewtokens_sm90) and two of DeepSeek V4 Flash (45.6 us
+//         against 47.0 us; mxfp4_candidates.csv). h and the partial sums fit into shared memory beside the weights, so there is no
+//         combine launch, and all warps have equal shares of the second product.
 // Loses   to expert_mlp_mxfp4_fewtokens_sm90 for two tokens of gpt-oss-120b: 35.4 us against 34.9 us.
-// Limits  16 slots, of all tokens together; see supports(). Sums are cut in the same places for any batch, so a row's bits do not depend on the
-//         batch.
+// Limits  16 slots (tokens x slots per token); see supports() below. Sums are split at the same k for any batch, so the kernel is
+//         batch-invariant.
 // Source  original; the contract is ops/expert_mlp.h.
 #include "backends/cuda/experts/cards.h"
 #include "backends/cuda/experts/mlp_workspace.h"
@@ -34,8 +34,8 @@ Refusal supports(const ExpertMlp::Problem& p, const DeviceInfo& d) {
   return r;
 }
 
-// Fitted to measurements on an H200 of gpt-oss-120b and DeepSeek V4 Flash at 1 and 2 tokens and of a
-// tensor-parallel shard of V4 Pro at one token. Within 4%.
+// Fitted to measurements on an H200 at 1 and 2 tokens of gpt-oss-120b and DeepSeek V4
+// Flash, and at one token of a tensor-parallel shard of V4 Pro. The error is up to 4%.
 double cost_us(const ExpertMlp::Problem& p, const DeviceInfo& d) {
   return fewtokens_us(p, d, {.begin_us = 9.7, .memory_share = 0.92});
 }

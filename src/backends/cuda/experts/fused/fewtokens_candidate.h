@@ -1,5 +1,5 @@
-// The kernel descriptors of the kernels for few tokens (fused_fewtokens.cuh), which differ only in data. Their .cu files say when each
-// wins and loses.
+// The kernel descriptors of expert_mlp_*_fewtokens_sm90 (fused_fewtokens.cuh),
+// which differ only in data. The .cu files say when each kernel wins and loses.
 #pragma once
 #include "backends/cuda/experts/cards.h"
 #if defined(__CUDACC__)
@@ -11,7 +11,7 @@ namespace sluice::cuda {
 struct FewTokensData {
   std::string_view name;
   DType weights;
-  std::string_view why;  // why other weight types are refused; the end of the refusal's text
+  std::string_view why;  // why other weight types are refused; the refusal's text ends with it
   FewTokensCost cost;
 };
 

@@ -1,13 +1,13 @@
 // Expert MLP for few tokens: both products in one launch, and the weighted sums in a second launch.
 //
-// One CTA per SM, with teams as in stream.cuh. Each team groups the slots by expert itself, because for so
-// few slots this takes less time than reading lists of them. A team processes units of the first product,
-// then units of the second. Its ring fills with weights of the second product while other SMs still compute
-// the first, so that memory never idles. A grid barrier separates the products, before rows of h are read.
-// Rows of h and g are indexed by slot.
+// One CTA per SM, with teams as in stream.cuh. Each team groups the slots by expert for itself,
+// which for so few slots is faster than reading lists from memory. It processes units of the
+// first product, then units of the second. While other SMs still compute the first product, its
+// ring fills with weights of the second, so memory never idles. Before a team reads rows of h,
+// it waits at a grid barrier between the products. Row s of h and of g belongs to slot s.
 //
-// Small layers (is_small(): slices of tensor parallelism) have so few units of the first product that its sums are split. Their
-// sums in the second product are so short that they have a separate mainloop.
+// Small layers (is_small(): slices of tensor parallelism) have so few units of the first product that their
+// sums are split, and such short sums in the second product that it has a separate mainloop (ShortSecond).
 #pragma once
 #include "backends/cuda/card.h"
 #include "backends/cuda/combine_rows.h"
@@ -94,7 +94,7 @@ Status enqueue_fewtokens(std::string_view name, const ExpertMlp::Problem& p, con
   SLUICE_TRY(launch(name, is_gated(p.act) ? kernel_for<Weights, true>(p) : kernel_for<Weights, false>(p), how,
                     stream, parameters));
   GroupRows::Args groups;
-  groups.position = a.ids;  // rows of g are indexed by slot
+  groups.position = a.ids;  // row s of g belongs to slot s
   return launch_combine_by_slot(name, ExpertMlp::combine(p), ExpertMlp::combine(p, a, groups, between.g),
                                 stream);
 }

@@ -13,7 +13,7 @@ template <bool kGated>
 struct ShortSecond {
   using Weights = Mxfp4Weights;
   using S = Stage<kColumns, Weights>;
-  static constexpr int kRowsBytes = S::kCodes;  // bytes of a stage that hold rows of h
+  static constexpr int kRowsBytes = S::kCodes;  // bytes of a stage that are used for rows of h
   static_assert(kTeams * S::kStages * (kRowsBytes / (kShortMost * tile::kSwizzledRowBytes)) >= kSlotsMost);
   const Work<Weights, kGated, true>& work;
 
@@ -23,7 +23,7 @@ struct ShortSecond {
     const int each = kRowsBytes / row_bytes();
     return tile::shared_address(work.m.stream.stage) + slot / each * S::kBytes + slot % each * row_bytes();
   }
-  // k blocks in the first stage of a row block.
+  // k blocks in the first of the one or two stages of a row block.
   __device__ __forceinline__ int first_steps() const {
     return q().k_blocks <= S::kSteps ? q().k_blocks : (q().k_blocks + 1) / 2;
   }
@@ -88,7 +88,7 @@ struct ShortSecond {
     if (grid_pending) wait_for_grid();
   }
 
-  // Rows of h of every slot that has an expert; zeros past the width.
+  // Copies the rows of h of all slots that have an expert; columns past the width become zeros.
   __device__ __forceinline__ void fetch_h(int thread) const {
     const int chunks = q().k_blocks * 8, all = work.p.tokens_slots * chunks;
     const auto chunk = [&](int index) {

@@ -1,5 +1,5 @@
-// The Work of a team of fused_fewtokens.cuh and fused_slices.cuh: the slots of each expert, the team's units of both products,
-// and the sum of a unit that several teams share.
+// The Work (stream.cuh) of a team in fused_fewtokens.cuh and fused_slices.cuh: the slots of each expert,
+// the team's units of both products, and the exchange of partial sums between the teams that share a unit.
 #pragma once
 #include "backends/cuda/experts/stream/stream.cuh"
 #include "backends/cuda/queue.h"
@@ -24,7 +24,7 @@ struct Parameters {
   Splits splits;
 };
 
-// A contiguous range of items for each team of the grid: teams of rank < `more` have each + 1 items, the others `each`.
+// Divides `all` items among the teams of the grid: teams of rank < `more` have each + 1 consecutive items, the others `each`.
 struct Deal {
   int each, more;
 
@@ -38,14 +38,14 @@ __device__ __forceinline__ int rank_of(int team) {
   return static_cast<int>(blockIdx.x) + team * static_cast<int>(gridDim.x);
 }
 
-// The slots grouped by expert. An entry has up to kColumns slots of one expert.
+// The slots grouped by expert. An entry is up to kColumns slots of one expert; an expert with more slots has several entries.
 struct Slots {
-  uint32_t have[2];                           // bit mask of the slots that have an expert; both words if kTwo
+  uint32_t have[2];                           // bit mask of the slots that have an expert; written only if kTwo
   int expert[kSlotsMost], count[kSlotsMost];  // per entry
   uint8_t order[kSlotsMost][kColumns];        // slots of an entry's rows
   uint8_t token[kSlotsMost][kColumns];        // tokens of these slots
 
-  // Called by whole warps, with one slot per lane, or two (kTwo). Returns the number of entries.
+  // Called by whole warps; a lane handles one slot, or two with kTwo. Returns the number of entries.
   template <bool kTwo>
   __device__ __forceinline__ int make(const Parameters& p) {
     const int lane = static_cast<int>(threadIdx.x % 32);
@@ -53,7 +53,7 @@ struct Slots {
     const bool two = kTwo && p.tokens_slots > 32;
     int id[2];
     bool has[2];
-    // Masks of slots with the same expert: in the slot's own half; in the other half.
+    // same: in the half (32 slots) of this slot, the mask of slots with its expert; other: the same in the other half.
     uint32_t same[2], other[2] = {};
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
@@ -73,7 +73,7 @@ struct Slots {
       }
     }
     int nth[2], all[2];
-    // Masks of the first slots of entries; of slots that have an expert.
+    // heads: the mask of slots that begin an entry; slots_with: the mask of slots that have an expert.
     uint32_t heads[2] = {}, slots_with[2] = {};
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
@@ -88,7 +88,7 @@ struct Slots {
     for (int i = 0; i < 2; ++i) {
       if (i == 1 && !two) break;
       if (!has[i]) continue;
-      // The last head up to this slot with the same expert is the first slot of its entry.
+      // Of the heads with this slot's expert, the last one at or before the slot begins its entry.
       const uint32_t here = same[i] & heads[i] & up_to;
       const int half = i == 1 && here == 0 ? 0 : i;
       const int head = 31 - __clz(static_cast<int>(half == i ? here : other[1] & heads[0]));
@@ -109,7 +109,7 @@ struct alignas(128) Memory {
   StreamMemory<kColumns, kTeams, Weights> stream;
   Slots slots[kTeams];
   int arrived;                  // consumer warps that have written their rows of h
-  uint64_t grid_ready, h_full;  // the second product may read h; rows of h are in shared memory
+  uint64_t grid_ready, h_full;  // mbarriers: all rows of h are in global memory; rows of h are in shared memory
 };
 
 template <class Weights, bool kGated, bool kCut, bool kEarly = kCut>
@@ -117,7 +117,7 @@ struct Work {
   static constexpr bool kCuts = kCut, kLoadsEarly = kEarly;
   const Parameters& p;
   Memory<Weights>& m;
-  Slots& slots;  // this team's slots
+  Slots& slots;  // of this team
   int rank;
 
   __device__ __forceinline__ const ExpertParameters& parameters(int product) const {
@@ -133,10 +133,10 @@ struct Work {
     return kCuts && product == 0 ? p.splits.steps : cuda::split_steps(p.product[product]);
   }
 
-  // A team publishes partial sums to another team in grid words. Zero means not yet published; the reader resets the words to
-  // zero. Layout: [slots, row blocks, splits after the first][64 rows, with a lane's two rows adjacent].
+  // One team passes partial sums to another through the grid words. A word is 0 until the sum is written; the reader
+  // resets it to 0. Layout: [slots, row blocks, splits after the first][64 rows, a lane's two rows adjacent].
   static constexpr int kPartialWords = static_cast<int>(kFragmentRows);
-  // Address of a lane's two partial sums in column `c` of its two columns. The column must exist.
+  // Address of a lane's two partial sums in its column `c` (0 or 1), which must exist.
   __device__ __forceinline__ uint32_t* sums(const StreamUnit& unit, int slab, int c, int split) const {
     const int lane = static_cast<int>(threadIdx.x % 32), slot = order(unit.row + lane % 4 * 2 + c);
     const int at = (slot * p.product[0].row_blocks + unit.block) * (p.splits.count - 1) + split - 1;
@@ -155,7 +155,7 @@ struct Work {
       for (int i = 0; i < 2; ++i) {
         word[i] = __float_as_uint(sum[i * 2 + c]);
         if (word[i] == 0)
-          word[i] = 0x80000000u;  // -0: it is added to a sum that is never -0, so the sum does not change
+          word[i] = 0x80000000u;  // 0 would mean "not written". The running sum is never -0, so adding -0 does not change it
       }
       asm volatile("st.relaxed.gpu.global.v2.u32 [%0], {%1, %2};" ::"l"(sums(unit, slab, c, split)),
                    "r"(word[0]), "r"(word[1])
@@ -165,8 +165,8 @@ struct Work {
   __device__ __forceinline__ bool has_partials(const StreamUnit& unit) const {
     return unit.end() < p.splits.count;
   }
-  // Partial sums of the splits after a partial unit, for one column of the lane: all possible splits, or,
-  // without early loads, as many as fit into registers.
+  // Partial sums of the splits that follow this team's part of a unit, for one column of the lane.
+  // With early loads all of them are loaded at once, otherwise as many as fit into registers.
   static constexpr int kAtOnce = kLoadsEarly ? kSplitsMost - 1 : 4;
   struct Partials {
     uint32_t word[kAtOnce][2];
@@ -217,7 +217,7 @@ struct Work {
     }
     __syncwarp();
   }
-  // Called by whole warps.
+  // Waits at the grid barrier between the products. Called by whole warps.
   __device__ __forceinline__ void wait_for_x(int) const {
     if (threadIdx.x % 32 == 0) tile::wait_at_grid_barrier(p.grid_words, gridDim.x);
     __syncwarp();
@@ -227,9 +227,9 @@ struct Work {
     __syncwarp();
     arrive(1);
   }
-  // Reports that `warps` more consumer warps of this CTA have finished the first product; the last one
-  // arrives at the grid barrier. The counter orders each warp's writes before its own arrival here, and so
-  // before the arrival at the grid barrier.
+  // Counts `warps` consumer warps of this CTA as done with the first product. The
+  // last of them arrives at the grid barrier. The acq_rel addition orders a warp's
+  // writes before its arrival here, and thus before the arrival at the grid barrier.
   __device__ __forceinline__ void arrive(int warps) const {
     if (threadIdx.x % 32 != 0) return;
     int before;
@@ -241,14 +241,14 @@ struct Work {
   }
 };
 
-// A 16-byte chunk of a row of h to copy to shared memory.
+// A copy of 16 bytes of a row of h to shared memory.
 struct ChunkOfH {
   const __nv_bfloat16* from;
   uint32_t to;
   int there;  // bytes to read; 0: write zeros; negative: no such chunk
 };
-// Called by all consumer threads. Each copies chunks `first`, first + kApart, ... of `all`. The addresses, `chunk(i)`, are known before the
-// rows of h are written.
+// Copies `all` chunks to shared memory; this thread copies `first`, first + kApart, ... Called by all consumer threads.
+// chunk(i) computes the addresses of a chunk and does not read h, so the first of them are computed before the grid barrier.
 template <int kApart, class Weights, class ChunkOf>
 __device__ __forceinline__ void copy_h_chunks(Memory<Weights>& m, int first, int all, const ChunkOf& chunk) {
   constexpr int kAhead = 4;
@@ -261,8 +261,8 @@ __device__ __forceinline__ void copy_h_chunks(Memory<Weights>& m, int first, int
     ahead[i].there = -1;
     if (first + i * kApart < all) ahead[i] = chunk(first + i * kApart);
   }
-  // This barrier is for racecheck, which does not track a counter in global memory: the grid barrier already
-  // waits for the readers of rows of x.
+  // The grid barrier already waits until all rows of x have been read. This CTA barrier is for
+  // compute-sanitizer's racecheck, which does not see synchronization through global memory.
   tile::sync_threads<kTeams * 128>(2);
   tile::barrier_wait_by_warp(&m.grid_ready, 0);
 #pragma unroll
@@ -273,11 +273,11 @@ __device__ __forceinline__ void copy_h_chunks(Memory<Weights>& m, int first, int
   tile::barrier_wait_by_warp(&m.h_full, 0);
 }
 
-// Each product has its own code, so that its parameters are constants: the code before the first weight copies runs once, and its
-// instructions come from memory. Both functions return true if the team had a unit.
+// Each product has its own code, so that its parameters are compile-time constants. Code before the first weight copies runs
+// only once, so every instruction there is an instruction cache miss. Both functions return true if the team had a unit.
 //
-// The first product, with split sums. Each team gets the same number of splits. It begins with partial sums
-// that it publishes to another team, and at its end it needs the partial sums of other teams.
+// The first product, if sums are split. Every team gets the same number of consecutive splits, give or take one. Its first unit may
+// begin inside a sum: another team adds the partial sums of that unit. In its last unit, partial sums of other teams may be missing.
 template <class W, class Fetch>
 __device__ __forceinline__ bool fetch_splits(const W& work, Fetch& fetch, int listed) {
   const Slots& slots = work.slots;
@@ -303,8 +303,8 @@ __device__ __forceinline__ bool fetch_splits(const W& work, Fetch& fetch, int li
   return true;
 }
 
-// Without split sums, and for the second product: in each round every team of the grid takes one unit. If few units are left
-// over, the teams of an SM share each of them.
+// Used without split sums, and for the second product. In each round every team of the grid
+// computes one unit. If few units remain for the last round, the teams of an SM share each unit.
 template <int kProduct, class W, class Fetch>
 __device__ __forceinline__ bool fetch_units(const W& work, Fetch& fetch, int listed) {
   const Slots& slots = work.slots;

@@ -1,16 +1,16 @@
 // Expert MLP for very few tokens: both products and the weighted sums in one launch.
 //
-// The first product is as in fused_fewtokens.cuh. In the second a CTA pair (a cluster of two) owns slices of
-// y: 16 features of all tokens each. The pair holds a slice's sums for every slot. So biases, router weights
-// and the sum over slots need no global memory and no further launch.
+// The first product is as in fused_fewtokens.cuh. For the second, y is divided into slices: 16 features
+// of all tokens. A CTA pair (a cluster of two) owns several slices and holds their sums for every slot.
+// So biases, router weights and the sum over slots need neither global memory nor another launch.
 //
-// Units      One slice of one expert's weights, with the whole sum or the CTA's half of it. The four consumer warps of a team form
-//            one group or two. A group takes one unit at a time, and each of its warps takes some k blocks of it (Cut). A stage of the
-//            team's ring holds one box of k blocks for each group.
+// Units      One expert's weights for one slice, over all of k or over the CTA's half of k. The four consumer warps of a team form one
+//            group or two. A group processes one unit at a time, and each of its warps has some k blocks of it (Cut in cards.h). A
+//            stage of the team's ring holds one box of k blocks for each group.
 // h          Stays in shared memory, in the part of the ring's stages that held rows of x. The consumer warps copy it.
-// Sums       A unit's sum is cut into segments, one per warp, by the shape alone. Each partial sum goes to the CTA that writes its
-//            features, eight of a slice's 16. That CTA adds them up in the order of segments and then of slots. So the bits depend
-//            neither on which warp computed which part nor on the rest of the batch.
+// Sums       A unit's sum is split into segments, one per warp, by the shape alone. Each partial sum is sent to the CTA that writes its
+//            features: eight of a slice's 16. That CTA adds them up in the order of segments, then of slots. So the result depends
+//            neither on the assignment of units to warps nor on the rest of the batch.
 #pragma once
 #include "backends/cuda/experts/fused/fused_fewtokens.cuh"
 #include "backends/cuda/tile/cluster.cuh"
@@ -26,7 +26,7 @@ namespace slices {
 using fewtokens::kColumns;
 using fewtokens::kThreads;
 
-// The combination of the experts' results into y, as ops/combine.h defines it.
+// The operands of ops/combine.h, which sums the experts' results into y.
 struct Combined {
   const float* weights = nullptr;  // null: all 1
   const void *shared = nullptr, *residual = nullptr;
@@ -41,13 +41,13 @@ struct Parameters {
   fewtokens::Parameters two;
   Combined combined;
   int tokens = 0, slots = 0;    // slots: per token
-  uint32_t tokens_inverse = 0;  // 2^16 over tokens, rounded up
+  uint32_t tokens_inverse = 0;  // ceil(2^16 / tokens)
   int lanes_log = 0;            // log2 of the smallest power of two >= slots
-  int parts = 0;                // parts of a slot's row of h, 4 k blocks each
-  uint32_t parts_inverse = 0;   // 2^16 over parts, rounded up
-  // As in Cut.
+  int parts = 0;                // parts of 4 k blocks in a row of h
+  uint32_t parts_inverse = 0;   // ceil(2^16 / parts)
+  // The fields of the same names in Cut.
   int groups = 0, boxes = 0, split = 0;
-  int slices_whole = 0, slices_over = 0;  // slices of every cluster; number of clusters with one more slice
+  int slices_whole = 0, slices_over = 0;  // slices that every cluster has; the number of clusters that have one more
 };
 
 using Weights = Mxfp4Weights;
@@ -55,16 +55,16 @@ using S = Stage<kColumns, Weights>;
 static_assert(kRowBlocks == S::kXBytes * S::kSteps / tile::kSwizzledRowBytes && kRingStages == S::kStages);
 constexpr int kSlabCodes = Weights::kCodeBytes / 4, kSlabScales = Weights::kScaleBytes / 4;
 constexpr int kGroupCodes = S::kSteps * Weights::kCodeBytes / 2,
-              kGroupScales = S::kSteps * Weights::kScaleBytes / 2;  // per stage, for each of two groups
+              kGroupScales = S::kSteps * Weights::kScaleBytes / 2;  // bytes per stage for each of two groups
 
 struct alignas(128) Memory {
-  fewtokens::Memory<Weights> few;  // the second product keeps the segments' partial sums in its `sums`
+  fewtokens::Memory<Weights> few;  // its `sums` hold the segments' partial sums of the second product
   uint64_t sums_full;
 };
 static_assert(kSums == sizeof(StreamMemory<kColumns, kTeams, Weights>::sums) / sizeof(float));
 
 template <bool kGated, bool kCut>
-// kLoadsEarly is false: with one token no partial sum is published early.
+// Without early loads: with one token, no other team's partial sum is ready before it is needed.
 struct Work : fewtokens::Work<Weights, kGated, kCut, false> {
   __device__ __forceinline__ const ExpertParameters& parameters(int) const { return this->p.product[0]; }
   __device__ __forceinline__ bool gated(int) const { return kGated; }
@@ -80,10 +80,10 @@ struct Share {
     from_last = clusters - 1 - static_cast<int>(blockIdx.x) / 2;
     slices = p.slices_whole + (from_last < p.slices_over);
   }
-  // Counted from the last cluster, because the CTAs with the lowest indices have most of the first product.
+  // Slices are dealt from the last cluster on, because the first CTAs have more of the first product.
   __device__ __forceinline__ int slice(int i) const { return from_last + i * clusters; }
 };
-// Iterates over a group's units: slices, and for each slice the experts of the list.
+// A group's current unit. The units are ordered by slice, and within a slice by entry of Slots.
 struct Unit {
   int slice, entry, listed, apart;
 
@@ -102,16 +102,16 @@ struct Unit {
   }
 };
 
-// A thread of y's epilogue: one row of a slice, one slot. In the prologue it loads all operands except the sums.
+// A thread of y's epilogue handles one row of a slice for one slot. The constructor, which runs in the prologue, loads all operands except the sums.
 struct EpilogueThread {
   int slice, row, token, slot;  // slot: index within the token
-  int feature;                  // may be in the padding
+  int feature;                  // may be past the last feature
   bool any = false;
   bool has = false;  // the slot has an expert
   float factor = 0, bias = 0, weight = 1, shared = 0, residual = 0;
 
   __device__ __forceinline__ EpilogueThread(const Parameters& p, const Share& s) {
-    const uint32_t index = kThreads - 1 - threadIdx.x;  // the last team has less of the first product
+    const uint32_t index = kThreads - 1 - threadIdx.x;  // the last team has the fewest units of the first product
     const uint32_t all = index >> p.lanes_log, rows = all * p.tokens_inverse >> 16;
     slot = static_cast<int>(index - (all << p.lanes_log)), token = static_cast<int>(all - rows * p.tokens);
     row = static_cast<int>(rows % kRowsEach), slice = static_cast<int>(rows / kRowsEach);
@@ -146,21 +146,21 @@ struct Kernel {
   __device__ __forceinline__ Work<kGated, kCut> work(int team) const {
     return {{p.two, m.few, m.few.slots[team], fewtokens::rank_of(team)}};
   }
-  // Each stage holds a row of h, in the memory of the first product's rows of x.
+  // Address of a slot's row of h. Each stage holds one row, where it held rows of x during the first product.
   __device__ __forceinline__ uint32_t h_at(int slot) const {
     return tile::shared_address(m.few.stream.stage) + slot * S::kBytes;
   }
   __device__ __forceinline__ int group_warps() const { return p.groups == 1 ? 4 : 2; }
-  // k blocks of a unit; the CTA holds the same k blocks of each slot's h. first_block() is the first of them.
+  // k blocks per unit. They are the same in all units of the CTA, so it needs only these k blocks of h. first_block(): the first of them.
   __device__ __forceinline__ int blocks() const { return group_warps() * p.boxes * kBox; }
   __device__ __forceinline__ int first_block(const Share& share) const {
     return p.split ? share.rank * blocks() : 0;
   }
   __device__ __forceinline__ int segments() const { return p.split ? 2 * group_warps() : group_warps(); }
-  // Stride of the partial sums between a slot's rows.
+  // Distance between the partial sums of adjacent slots. Odd, so that they are in different banks.
   __device__ __forceinline__ int sums_apart() const { return segments() | 1; }
 
-  // The producer warps. The last team's producer waits at the grid barrier for the whole CTA after its ring is full.
+  // The producer warps. The last team's producer fills its ring, then waits at the grid barrier on behalf of the CTA.
   __device__ __forceinline__ void fetch(int team) const {
     const int lane = static_cast<int>(threadIdx.x % 32);
     const auto mine = work(team);
@@ -194,8 +194,8 @@ struct Kernel {
     }
   }
 
-  // A team without units of the first product loads little of the second product while the other teams are
-  // still busy: its loads would delay theirs.
+  // A team without units of the first product starts the second early. It loads only one
+  // stage while other teams of the CTA are still busy, because more loads would delay theirs.
   __device__ __forceinline__ void wait_for_another_team() const {
     const volatile int* arrived = &m.few.arrived;
     while (*arrived < 2 * 4) {
@@ -203,8 +203,8 @@ struct Kernel {
     __syncwarp();
   }
 
-  // Loads one TMA box of codes and one of scales for each group. The first stage also publishes the end of the first product's units, the
-  // number of listed experts, and the mask of slots that have an expert.
+  // Fills a stage: for each group, one TMA box of codes and one of scales. In the first stage (n = 0) it also tells the
+  // consumer warps that the first product has ended, the number of listed experts, and the mask of slots that have an expert.
   template <class Fetch>
   __device__ __forceinline__ void stage(Fetch& fetch, const Share& share, Unit unit, int box, int n,
                                         uint32_t have) const {
@@ -233,7 +233,7 @@ struct Kernel {
     fetch.place.step(S::kStages);
   }
 
-  // Copies the CTA's k blocks of the rows of h for every slot that has an expert; zeros past the width.
+  // Copies the rows of h of all slots that have an expert, restricted to the CTA's k blocks; columns past the width become zeros.
   __device__ __forceinline__ void fetch_h(const Share& share, uint32_t have, int warp) const {
     const ExpertParameters& q = p.two.product[1];
     const int lane = static_cast<int>(threadIdx.x % 32), first = first_block(share) * 64 + lane * 8;
@@ -250,7 +250,7 @@ struct Kernel {
     fewtokens::copy_h_chunks<kWarps>(m.few, warp, p.two.tokens_slots * p.parts, chunk);
   }
 
-  // Writes y after all partial sums have arrived: a lane adds up the segments of a slot, then the slots of a row.
+  // Waits for all partial sums, then writes y: a lane adds up the segments of a slot, then slot 0's lane gets the sum over slots.
   __device__ __forceinline__ void epilogue(const EpilogueThread& o) const {
     if (!__any_sync(0xffffffffu, o.any)) return;
     tile::barrier_wait_by_warp(&m.sums_full, 0);
@@ -264,7 +264,7 @@ struct Kernel {
       for (int s = 0; s < segments(); s += 2) sum += mine[s], sum += mine[s + 1];
       value = o.weight * fmaf(sum, o.factor, o.bias);
     }
-    // The lanes of a row are in reverse order of its slots: the first slot has the last lane.
+    // The lanes of a row are in reverse order of its slots: slot 0 is in the last lane.
     const int head = static_cast<int>(threadIdx.x % 32) | ((1 << p.lanes_log) - 1);
     float y = 0;
 #pragma unroll 4

@@ -1,12 +1,12 @@
-// Both products of grouped rows, mxfp4 weights, in one launch of tiles of 384 weight rows x 8 to 56 rows of x (grouped_tiles.cuh).
+// Both products for rows grouped by expert, mxfp4 weights, in one launch of tiles of 384 weight rows x up to 56 rows of x (grouped_tiles.cuh).
 //
 // Wins    8 to 32 rows per expert of gpt-oss-20b, 4 and 32 of gpt-oss-120b (mxfp4_candidates.csv): 120 us a
 //         layer against 128 us of mxfp4_tile_sm90 at 64 tokens of gpt-oss-20b. The second product starts on
-//         SMs that the first leaves idle, and needs no launch of its own. h stays in L2.
+//         SMs that would idle at the end of the first, and there is one launch less. h stays in L2.
 // Loses   for more rows to mxfp4_tile_sm90, which has wider tiles and loads rows of x by TMA: 260 us against
 //         203 us at 512 tokens of gpt-oss-20b (64 rows per expert). For fewer rows, to mxfp4_stream_sm90: 105
 //         us against 98 us at 16 tokens.
-// Limits  see supports(). Sums have the same bits as mxfp4_tile_sm90.
+// Limits  see supports() below. Sums are bitwise equal to those of mxfp4_tile_sm90.
 // Source  original; the contract is ops/grouped_mlp.h, the measurements are docs/lab/cuda-grouped-tiles.md.
 #include <algorithm>
 #include <array>
@@ -17,7 +17,7 @@
 namespace sluice::cuda {
 namespace {
 
-// The rows of kMxfp4Tiles with 384 weight rows and rows of x copied by threads; they are adjacent.
+// The entries of kMxfp4Tiles with 384 weight rows and rows of x copied by threads. They are adjacent.
 constexpr bool is_taken(const TileKernel& k) { return k.x == XSource::kThreads && k.tile_m == 384; }
 constexpr int kFirstRow =
                   static_cast<int>(std::ranges::find_if(kMxfp4Tiles, is_taken) - std::begin(kMxfp4Tiles)),
@@ -39,7 +39,7 @@ Refusal supports(const GroupedMlp::Problem& p, const DeviceInfo& d) {
   r.need(m.experts <= GroupedLaunch::kExpertsMost,
          "experts <= " + std::to_string(GroupedLaunch::kExpertsMost) + " (a thread each)", "experts",
          m.experts);
-  constexpr int64_t kTilesMost = UINT16_MAX;  // tiles of the same weights
+  constexpr int64_t kTilesMost = UINT16_MAX;  // per row block of weights
   r.need(GroupedMlp::rows(p) / 8 + m.experts <= kTilesMost, "at most 65535 tiles along rows of x",
          "tokens * slots", GroupedMlp::rows(p));
   return r;

@@ -1,13 +1,13 @@
-// Both products of rows grouped by expert, in one launch of tiles (experts/tile/tiles.cuh): first all tiles of gate and up, then all tiles
-// of down. CTAs take them by tickets in this order. So no CTA idles where the first product ends, and weights of the second product are in
-// flight while the last rows of h are written.
+// Both products for rows grouped by expert, in one launch of tiles (experts/tile/tiles.cuh): first all tiles
+// of gate and up, then all tiles of down. CTAs draw them by ticket in this order. So no CTA idles at the end
+// of the first product, and weights of the second product are in flight while the last rows of h are written.
 //
-// A tile of down waits until all rows of h of its expert are written. Consumer warpgroups count the row blocks that they have written, per
-// expert, and the warps that load rows of h wait for the count. All tiles of gate and up have earlier tickets, so running CTAs own
-// them, and these tiles wait for nothing. So the grid need not be co-resident. The last warp to leave the grid resets the counts to zero.
+// A tile of down waits until all rows of h of its expert are written. For each expert a counter holds the row blocks that consumer warpgroups
+// have written; the warps that load rows of h wait for it. Tickets of gate and up come first, so running CTAs own those tiles, and these wait
+// for nothing. Hence the CTAs need not all be resident at once. The last warp that has no more rows to wait for resets the counters to zero.
 //
-// Threads load rows of h in the same way as rows of tokens. So a stage has the same layout for both products, and the mainloop
-// is the same.
+// Threads copy rows of h in the same way as rows of tokens, so stages
+// have the same layout and the mainloop is the same for both products.
 #pragma once
 #include "backends/cuda/experts/tile/tiles.cuh"
 #include "backends/cuda/grid_words.h"
@@ -18,13 +18,13 @@ namespace sluice::cuda {
 
 namespace grouped {
 
-// Queue::grid_words: tickets, then the number of warps that have left, then the written row blocks of each expert.
+// In Queue::grid_words: the ticket counter, the number of warps that called leave(), then each expert's count of written row blocks.
 constexpr int kTickets = 0, kLeft = kTicketsApart, kWritten = 2 * kTicketsApart;
 static_assert((kWritten + GroupedLaunch::kExpertsMost) * sizeof(uint32_t) <= kGridWordsBytes);
 
 template <TileKernel kOf>
 struct Tiles : ExpertTiles<Mxfp4Blocks, kOf> {
-  static constexpr bool kKeepsIndex = true;  // `index` of a published tile: 0 gate and up, 1 down
+  static constexpr bool kKeepsIndex = true;  // a tile is written to the ring with its `index`: 0 gate and up, 1 down
   static constexpr bool kBothProducts = true;
   static_assert(kOf.x == XSource::kThreads && kOf.ctas() == 1 &&
                 GroupedLaunch::kExpertsMost <= ExpertTiles<Mxfp4Blocks, kOf>::kThreads);
@@ -47,7 +47,7 @@ __device__ __forceinline__ T pick(bool second, const T& a, const T& b) {
   return second ? b : a;
 }
 
-// The tiles of both products, for the warps that load weights and rows.
+// The list of both products' tiles, for the warps that load weights and rows.
 template <class C>
 struct BothProducts {
   const Parameters& p;
@@ -99,7 +99,7 @@ struct BothProducts {
   }
 };
 
-// Converts a warpgroup's sums to rows of y, for one product.
+// Converts a warpgroup's sums of one product to rows of y (h for gate and up, g for down).
 template <int N, class C, bool kGated>
 __device__ __forceinline__ void write_rows(const ExpertParameters& p, const ExpertTile& t,
                                            float (&d)[C::kBlocks][N / 2],
@@ -111,7 +111,7 @@ __device__ __forceinline__ void write_rows(const ExpertParameters& p, const Expe
                                            StraightEpilogue<kGated>(staging, group));
 }
 
-// Multiplies one tile of either product (N >= its rows) and writes its rows.
+// Multiplies one tile of either product and writes its rows. N >= t.rows.
 template <int N, class C>
 __device__ __forceinline__ void multiply_tile(const Parameters& p, const ExpertTile& t, TileRing<C>& ring) {
   const int group = uniform(static_cast<int>(threadIdx.x / 128)) - 1,
@@ -156,8 +156,8 @@ __device__ __forceinline__ void multiply_rows(const Parameters& p, const ExpertT
   multiply_tile<N, C>(p, t, ring);
 }
 
-// Each warp that waits for rows calls it after its last wait. The last warp of the grid resets the counts: by then every wait
-// for a count has ended.
+// Called by each warp that waits for rows of h, after its last wait. The
+// last warp of the grid resets the counters: no warp waits for them anymore.
 __device__ __forceinline__ void leave(const Parameters& p) {
   uint32_t left = 0;
   if (threadIdx.x % 32 == 0) left = tile::take_turn(p.words + kLeft);
@@ -175,7 +175,7 @@ __global__ void __launch_bounds__(C::kThreads, 1)
   TileRing<C> ring{tile::shared_address(base), at, {}};
   ring.init(base);
   if (threadIdx.x < 32) tile::barrier_visible();
-  // Uniform: see expert_gemm_tiles.
+  // Uniform for the reason given in expert_gemm_tiles() (tile/tiles.cuh).
   const int warp = uniform(static_cast<int>(threadIdx.x / 32)), experts = p.product[0].experts;
   auto* before = reinterpret_cast<int32_t*>(base + at.before);
   auto* listed = reinterpret_cast<uint16_t*>(before + 2 * (experts + 1));
@@ -183,8 +183,8 @@ __global__ void __launch_bounds__(C::kThreads, 1)
   auto* scratch = reinterpret_cast<int32_t*>(base + C::kWeights);
   TileSchedule<C> first, second;
   uint32_t ticket = 0;
-  // The list is built twice. The first round, before the wait, uses one row per expert. It loads some 500
-  // instructions from memory, which would otherwise be fetched after the wait.
+  // The list is built twice. The first time is before the wait, with one row per expert, only to bring
+  // some 500 instructions into the instruction cache, which would otherwise miss after the wait.
 #pragma unroll 1
   for (int round = 0; round < 2; ++round) {
     const int e = static_cast<int>(threadIdx.x);
@@ -197,7 +197,7 @@ __global__ void __launch_bounds__(C::kThreads, 1)
     first = TileSchedule<C>{before, listed};
     second = TileSchedule<C>{before + experts + 1, listed};
     const typename TileSchedule<C>::Counted counted = first.count(p.product[0], rows, scratch);
-    first.lay(p.product[0], counted, 0, scratch);  // cuts no tiles
+    first.lay(p.product[0], counted, 0, scratch);  // cuts no tiles, because cut_for is 0
     second.listed = first.listed;
     second.lay(p.product[1], counted, first.all, scratch);
     __syncthreads();

@@ -1,11 +1,11 @@
-// Expert GEMM for few rows per expert, bf16 weights: tiles of 128 or 64 weight rows x up to 32 rows of x, each with the whole sum
-// (experts/tile/tiles.cuh). Thus many SMs share few experts, and no sum crosses SMs.
+// Expert GEMM for few rows per expert, bf16 weights: tiles of 128 or 64 weight rows x up to 32 rows of x, each over all
+// of k (experts/tile/tiles.cuh). Tiles this small spread few experts over many SMs, and no sum is split across SMs.
 //
-// wgmma reads both operands from shared memory. For 8 columns of a 64 x 64 block of weights it takes a sixth of the time in which the
-// block arrives from memory, with four instructions per warp.
+// wgmma reads both operands from shared memory. It multiplies a 64 x 64 block of weights by 8 columns
+// in a sixth of the time in which the block arrives from memory, with four instructions per warp.
 //
-// With short sums, of at most four k blocks and not gated, such a tile would be all prologue and epilogue. There a team takes
-// consecutive row blocks of one expert and uses mma.sync (stream_short.cuh).
+// Short sums (at most four k blocks, not gated) would leave such a tile with little but prologue and epilogue.
+// For them a team instead processes consecutive row blocks of one expert and uses mma.sync (stream_short.cuh).
 //
 // Wins    up to about 26 rows per expert: weights arrive at the rate of a plain streaming read. 512 tokens of
 //         Nemotron 3 Nano (24 rows per expert) take 611 us a layer against 616 us of bf16_tile_sm90
@@ -13,8 +13,8 @@
 // Loses   for more rows to bf16_tile_sm90, because weights are loaded again for every 32 rows: 512 tokens of
 //         Qwen3-30B-A3B (32 rows per expert) take 323 us against 309 us. For one to four tokens, to
 //         expert_mlp_bf16_fewtokens_sm90.
-// Limits  see supports(). Sums are never split, so a row's bits do not depend on the batch.
-// Source  original; the contract is ops/expert_gemm.h. Cost: from the memory rate.
+// Limits  see supports() below. Sums are never split, so the kernel is batch-invariant.
+// Source  original; the contract is ops/expert_gemm.h. The cost follows from the memory rate.
 #include "backends/cuda/experts/cards.h"
 #include "backends/cuda/experts/cost/config.h"
 #include "backends/cuda/experts/cost/cost.h"
@@ -22,8 +22,8 @@
 namespace sluice::cuda {
 namespace {
 
-constexpr int kShortMost = 32;       // rows of x per unit of short sums
-constexpr int kRowsMost = 32;        // rows of x per tile
+constexpr int kShortMost = 32;       // maximum rows of x per unit of short sums
+constexpr int kRowsMost = 32;        // maximum rows of x per tile
 constexpr int64_t kShortBlocks = 4;  // maximum number of k blocks of short sums
 
 Refusal supports(const ExpertGemm::Problem& p, const DeviceInfo& d) {
@@ -33,20 +33,20 @@ Refusal supports(const ExpertGemm::Problem& p, const DeviceInfo& d) {
   return r;
 }
 
-// True if the kernel for short sums runs (stream_short.cuh). Its sums have different bits, so this must depend on the shape alone, not
-// on the number of rows.
+// True if the kernel for short sums runs (stream_short.cuh). It adds in another order, so
+// for batch invariance the choice must depend on the shape alone, not on the number of rows.
 bool has_short_sums(const ExpertGemm::Problem& p) {
   return !is_gated(p.act) && ExpertGemm::fragments(p).k_blocks <= kShortBlocks &&
          p.experts <= kListExpertsMost;
 }
 
-// For short sums there is one configuration for each number of columns (rows of x per unit), otherwise one for each CTA size.
+// With short sums, one configuration per number of columns (rows of x per unit); otherwise one per CTA size.
 std::vector<Config> configs(const ExpertGemm::Problem& p, const DeviceInfo& d) {
   std::vector<Config> out;
   const auto add = [&](StreamLaunch launch) {
     const int64_t threads = launch.small ? 256 : 384;
     if (p.experts > threads || p.rows / kRowsMost + p.experts > UINT16_MAX)
-      launch.order = ExpertOrder::kLong;  // more than a CTA can count at once
+      launch.order = ExpertOrder::kLong;  // for more experts or tiles than a CTA can count in one pass
     out.push_back({.name = launch.name(p.w),
                    .cost_us = stream_cost_us(stream_constants(ExpertGemm::format(p)), p, d, launch),
                    .launches = {launch.launch()}});
@@ -88,7 +88,7 @@ namespace sluice::cuda {
 namespace {
 
 static_assert(is_short<kShortMost, Bf16Weights>(kShortBlocks));
-// Two warpgroups with one row block each, or one warpgroup and two CTAs per SM: twice as many tiles, for few experts.
+// Two warpgroups with one row block each; or one warpgroup and two CTAs per SM, which makes twice as many tiles, for few experts.
 using TwoGroups = ExpertTiles<Bf16Blocks, TileKernel{128, 16, 16, 32, 2, XSource::kThreads}>;
 using OneGroup = ExpertTiles<Bf16Blocks, TileKernel{64, 16, 16, 32, 2, XSource::kThreads}, 2>;
 

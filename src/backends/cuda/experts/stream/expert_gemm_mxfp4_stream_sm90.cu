@@ -1,18 +1,18 @@
-// Expert GEMM for few rows per expert, mxfp4 weights. A unit of work is one row block of one expert's weights with the whole sum
-// (stream.cuh). Thus many SMs share few experts, and no sum crosses SMs.
+// Expert GEMM for few rows per expert, mxfp4 weights. A unit of work is one row block of one expert's weights,
+// over all of k (stream.cuh). Units this small spread few experts over many SMs, and no sum is split across SMs.
 //
-// With short sums, of at most eight k blocks (six with 16 columns), a team takes consecutive row blocks of one expert
-// (stream_short.cuh). That kernel is issue-bound and gains from every instruction that it does not repeat.
+// With short sums (at most eight k blocks, or six with 16 columns), a team processes consecutive row blocks of one expert
+// (stream_short.cuh). That kernel is issue-bound, so it sets up as much as possible once for all of these row blocks.
 //
-// stream_list.cuh defines the grid. The teams of a CTA share the leftover units at the end, at most one unit per CTA.
+// stream_list.cuh defines the grid. In the last round the teams of a CTA share a unit (long sums only), at most one unit per CTA.
 //
 // Wins    up to 2 rows per expert of gpt-oss-120b (64 tokens: 351 us a layer against 357 us of
 //         grouped_mlp_mxfp4_both_sm90), up to 4 of gpt-oss-20b (32 tokens: 111 us against 116 us;
 //         mxfp4_candidates.csv). Weights arrive at the rate of a plain streaming read.
 // Loses   for more rows to mxfp4_tile_sm90 and grouped_mlp_mxfp4_both_sm90, even if only popular experts have
-//         more: an SM loads x again for every 64 rows of weights. For up to 8 tokens of gpt-oss, to
+//         more: an SM loads x again for every 64 rows of weights. For 2 to 8 tokens of gpt-oss, to
 //         expert_mlp_mxfp4_fewtokens_sm90 by 4 to 5 us, because this kernel needs two launches.
-// Limits  see supports(). Sums are cut in the same places for any batch, so a row's bits do not depend on the batch.
+// Limits  see supports() below. Sums are split at the same k for any batch, so the kernel is batch-invariant.
 // Source  original; the contract is ops/expert_gemm.h.
 #include "backends/cuda/experts/cards.h"
 #include "backends/cuda/experts/cost/config.h"
@@ -36,13 +36,13 @@ Refusal supports(const ExpertGemm::Problem& p, const DeviceInfo& d) {
 // Columns of a unit are rows of x.
 constexpr int kColumns[] = {8, 16};
 
-// True if the kernel for short sums accepts the problem.
+// True if the kernel for short sums runs.
 bool has_short_sums(const ExpertGemm::Problem& p, int columns) {
   const int64_t k_blocks = ExpertGemm::fragments(p).k_blocks;
   return !is_gated(p.act) && k_blocks <= (columns == 8 ? kShortOf8 : kShortOf16);
 }
 
-// One configuration for each number of columns. With a few rows per expert on average, hardly any expert has more than 8.
+// One configuration per number of columns. Even with a mean of a few rows per expert, hardly any expert has more than 8.
 std::vector<Config> configs(const ExpertGemm::Problem& p, const DeviceInfo& d) {
   std::vector<Config> out;
   for (const int columns : kColumns) {

@@ -1,10 +1,10 @@
-// Expert GEMM for few rows per expert, FP8, MXFP8 and NVFP4 weights. A unit of work is one row block of one
-// expert's weights with the whole sum, as in expert_gemm_mxfp4_stream_sm90. There is one descriptor for each
-// format.
+// Expert GEMM for few rows per expert, FP8, MXFP8 and NVFP4 weights. A unit
+// of work is one row block of one expert's weights, over all of k, as in
+// expert_gemm_mxfp4_stream_sm90. There is one kernel descriptor per format.
 //
 // Wins    up to about 16 rows per expert: weights arrive at the rate of a plain streaming read.
 // Loses   for more rows to expert_gemm_scaled_tile_sm90: an SM loads x again for every 64 rows of weights.
-// Limits  see supports(). Sums are cut in the same places for any batch, so a row's bits do not depend on the batch.
+// Limits  see supports() below. Sums are split at the same k for any batch, so the kernel is batch-invariant.
 // Source  original; the contract is ops/expert_gemm.h, the measurements are docs/lab/cuda-formats.md.
 #include "backends/cuda/experts/cards.h"
 #include "backends/cuda/experts/cost/config.h"
@@ -35,7 +35,7 @@ struct ScaledStream {
            p.experts);
     return r;
   }
-  // One configuration for each number of rows of x in a unit.
+  // One configuration per number of columns (rows of x per unit).
   static std::vector<Config> configs(const ExpertGemm::Problem& p, const DeviceInfo& d) {
     std::vector<Config> out;
     for (const int columns : {8, 16}) {

@@ -1,23 +1,23 @@
-// Shared code of the kernels for few rows per expert (expert_gemm_mxfp4_stream_sm90, fused_fewtokens.cuh). A unit of work is one row
-// block of one expert's weights: 64 rows and the whole sum.
+// Shared code of the kernels for few rows per expert (expert_gemm_mxfp4_stream_sm90,
+// fused_fewtokens.cuh). A unit of work is one row block (64 rows) of one expert's weights, over all of k.
 //
-// A CTA has teams. A team is one producer warp and four consumer warps of 16 weight rows each. The producer warp loads the codes and
-// scales of a few k blocks with one bulk copy each, and rows of x with 16 bytes per lane. A team has its own ring and takes its own
-// sequence of units, which its producer warp publishes. The teams of a CTA may share a unit: each has a part of the sum, and they add
-// the parts through shared memory in a fixed order. Consumer warps use mma.sync: for so few columns it is as fast as wgmma, and no
-// warp waits for another.
+// A CTA has teams: one producer warp and four consumer warps of 16 weight rows each. For a few k blocks at a time, the
+// producer warp loads the codes with one bulk copy, the scales with another, and rows of x with 16 bytes per lane. Every team
+// has its own ring and its own sequence of units, which its producer warp writes into the ring for its consumer warps. The
+// teams of a CTA may share a unit: each computes a part of the sum, and they add the parts through shared memory in a fixed
+// order. Consumer warps use mma.sync, which for so few columns is as fast as wgmma, and with which no warp waits for another.
 //
 // The weight format is a type (stream_weights.cuh). A kernel's Work describes the products:
-//   parameters(product), gated(product)   one or several products, computed one after the other
-//   x_row(product, row), order(row)       for a row of the list sorted by expert: its row of x, and its slot
+//   parameters(product), gated(product)   one product or several, which are computed one after the other
+//   x_row(product, row), order(row)       for a row of the list sorted by expert: its row of x; its slot
 //   y_row(unit, row)                      and its row of y
 //   wait_for_x(product)                   waits until the rows of x are written; a producer warp calls it once per product
 //   end(product)                          a consumer warp calls it when it has written its last y
-//   kCuts, split_steps(product)           whether splits of a unit may go to teams of all CTAs; k blocks per split
-//   publish_partial(unit, slab, split,    for a partial unit without the first split: publishes the partial sum of one split
-//                   sum)
-//   has_partials(unit), kLoadsEarly,      for a partial unit with the first split: whether other teams hold later splits. Their
-//   Partials, load_partials(unit, slab),  partial sums may be loaded before the unit's own last split, and are added in order
+//   kCuts, split_steps(product)           whether teams of different CTAs may compute splits of a unit; k blocks per split
+//   publish_partial(unit, slab, split,    if the team does not have split 0 of a partial unit: sends the partial sum of one
+//                   sum)                  split to the team that has it
+//   has_partials(unit), kLoadsEarly,      if the team has split 0: whether other teams have later splits. Their partial sums
+//   Partials, load_partials(unit, slab),  may be loaded before the team's own last split, and are added in order of splits
 //   add_partials(..., sum)
 #pragma once
 #include "backends/cuda/experts/parameters.cuh"
@@ -32,14 +32,14 @@
 namespace sluice::cuda {
 
 constexpr int kTeamWarps = 4 + 1;
-constexpr int kTeamLanes = 4 * 32;  // consumer lanes; each lane releases stages for itself
+constexpr int kTeamLanes = 4 * 32;  // consumer lanes; each lane arrives at the empty barriers itself
 
 template <int N, class Weights>
 struct Stage {
   static constexpr int kSteps = Weights::steps(N);             // k blocks per stage
   static constexpr int kXBytes = N * tile::kSwizzledRowBytes;  // per step
   static constexpr int kCodes = kSteps * kXBytes, kScales = kCodes + kSteps * Weights::kCodeBytes;
-  // Offset of the published unit, in the first stage of a unit.
+  // Offset of the StreamUnit, which is written to the first stage of every unit.
   static constexpr int kUnit = kScales + kSteps * Weights::kScaleBytes;
   static constexpr int kBytes = (kUnit + 128 + 127) / 128 * 128;
   static constexpr int kStages = Weights::ring_bytes(N) / kBytes;
@@ -50,12 +50,12 @@ template <int N, int kTeams, class Weights = Mxfp4Weights>
 struct alignas(128) StreamMemory {
   using S = Stage<N, Weights>;
   uint8_t stage[kTeams][S::kStages][S::kBytes];
-  // Partial sums of shared units, of all teams but the last. Double-buffered.
+  // Partial sums of units that teams share, from all teams but the last. Double-buffered.
   float sums[2][kTeams - 1][N / 2][128];
   uint64_t full[kTeams][S::kStages], empty[kTeams][S::kStages];
 
-  // One base address for both arrays, so that it takes one register. stream_multiply() indexes the arrays
-  // instead: with addresses it takes 79 registers rather than 72 for N = 8.
+  // One base address for both arrays takes one register. stream_multiply() indexes the arrays
+  // instead: with addresses from ring() it needs 79 registers instead of 72 for N = 8.
   __device__ __forceinline__ tile::Ring ring(int team) const {
     const uint32_t first = tile::shared_address(full[team]);
     return {first, first + static_cast<uint32_t>(sizeof full)};
@@ -68,16 +68,16 @@ struct alignas(128) StreamMemory {
   }
 };
 
-// The next unit of a team, as its producer warp publishes it to the consumer warps.
+// A unit of a team, as its producer warp passes it to the consumer warps.
 struct alignas(16) StreamUnit {
   int expert, block, row;  // row: the unit's first row in the list sorted by expert
   int what;                // rows, and the flags below; 0: no more units
 
-  static constexpr int kShared = 1;  // each team of the CTA has a part of the sum, and they add the parts
+  static constexpr int kShared = 1;  // all teams of the CTA compute this unit, a part of the sum each
   static constexpr int kEnds = 2;    // the team's last unit of this product
   static constexpr int kSecond = 4;  // the unit belongs to the second product
   static constexpr int kRow = 8, kRowsMost = 64;
-  // A partial unit holds splits `first` to `end` - 1 of the sum.
+  // For a partial unit: the team computes splits `first` to `end` - 1 of the sum.
   static constexpr int kPartial = kRow * kRowsMost, kFirst = 2 * kPartial, kEnd = 16 * kFirst;
 
   __device__ __forceinline__ int rows() const { return what / kRow % kRowsMost; }
@@ -91,7 +91,7 @@ struct Range {
   int begin, end;
 };
 
-// k blocks per split; the last splits may have fewer, or none.
+// k blocks per split. If k is small, the last splits may have fewer k blocks, or none.
 __device__ __forceinline__ int split_steps(const ExpertParameters& p) {
   return ceil_div(p.k_blocks, kSplits * kSplitSteps) * kSplitSteps;
 }
@@ -120,7 +120,7 @@ struct StreamFetch {
   const uint32_t ring;
   RowFetch<N, 1> rows;
   tile::RingPlace place;
-  int ahead = 0;  // stages whose weight copies are already issued
+  int ahead = 0;  // stages of the current unit whose weight copies are already issued
 
   __device__ __forceinline__ StreamFetch(const Work& its_work, StreamMemory<N, kTeams, Weights>& memory,
                                          int its_team)
@@ -137,7 +137,7 @@ struct StreamFetch {
                                     static_cast<uint32_t>(unit.row), static_cast<uint32_t>(unit.what)));
     __syncwarp();
   }
-  // Issues the copies of a stage. Bytes may arrive before the barrier expects them.
+  // Issues the weight copies of a stage. Bytes may arrive before expect_by_warp() announces them to the barrier.
   __device__ __forceinline__ void issue(uint32_t stage, const uint8_t* codes, const uint8_t* scales,
                                         int steps) const {
     const uint32_t at = ring + stage * S::kBytes, full = m.ring(team).full_of(stage);
@@ -147,7 +147,7 @@ struct StreamFetch {
       tile::copy_bulk_by(tile::read_once(), at + S::kScales, scales,
                          static_cast<uint32_t>(steps * Weights::kScaleBytes), full);
   }
-  // Unit number `within` of `expert`, whose `all_rows` rows begin at row `begin` of the list.
+  // Loads unit `within` of `expert`, whose `all_rows` rows begin at row `begin` of the sorted list.
   __device__ __forceinline__ void unit(int expert, int all_rows, int begin, int within, int what,
                                        bool early) {
     int chunk = 0, chunks = 1, block = within;
@@ -163,9 +163,9 @@ struct StreamFetch {
   struct Rows {
     int first, count;  // rows of the list
   };
-  // The unit of row block `first_block`. rows_of() returns its rows; it is called after the first weight
-  // copies are issued. early: x may not be written yet, so the warp issues as many weight copies as the ring
-  // holds before it waits for x. what: as in StreamUnit, without the rows.
+  // Loads the unit of row block `first_block`. rows_of() returns the unit's rows; it is called once
+  // the first weight copies are issued. early: x may not be written yet, so the warp first fills the
+  // ring with weight copies, then waits for x. what: as in StreamUnit, without the number of rows.
   template <class RowsOf>
   __device__ __forceinline__ void unit(int expert, int first_block, int what, bool early, RowsOf rows_of) {
     const int product = what / StreamUnit::kSecond % 2;
@@ -205,7 +205,7 @@ struct StreamFetch {
       } else {
         issue(place.stage, codes, scales, steps);
         codes += S::kSteps * Weights::kCodeBytes, scales += S::kSteps * Weights::kScaleBytes;
-        asm volatile("" : "+l"(codes), "+l"(scales));  // otherwise both are recomputed from the start
+        asm volatile("" : "+l"(codes), "+l"(scales));  // otherwise the compiler recomputes both from k in every step
       }
       if (begins) begins = false, begin_rows();
       const uint32_t full = m.ring(team).expect_by_warp(
@@ -223,11 +223,11 @@ struct StreamFetch {
   }
 };
 
-// Addresses of a lane's operands in stage 0 of its team.
+// Addresses of a lane's operands in stage 0 of its team's ring.
 struct OperandsAt {
   uint32_t codes, scales, x[2];
 };
-// kCount k blocks of the stage at byte offset `stage`. The operands of the next k block are loaded during the products of this one.
+// Multiplies kCount k blocks of the stage at byte offset `stage`. Loads of a k block's operands overlap the products of the previous one.
 template <int N, class Weights, int kCount>
 __device__ __forceinline__ void multiply_steps(float (&d)[2][N / 8][4], typename Weights::Unit& unit,
                                                const OperandsAt& at, uint32_t stage) {
@@ -246,16 +246,16 @@ __device__ __forceinline__ void multiply_steps(float (&d)[2][N / 8][4], typename
   }
 }
 
-// True once the operands of a sum have been loaded: the predicate of the arrival that releases their stage.
-// It is always true, but its evaluation waits for the loads. ptxas may move an arrival above operand loads
-// (ldmatrix) if no instruction before the arrival needs their result. Without this predicate, a copy that hit
-// L2 overwrote the stage before the loads had read it.
+// Always true, but known only once the operands of `sum` have been loaded. It is the
+// predicate of the arrival that releases their stage. ptxas may move an arrival
+// above operand loads (ldmatrix) if no earlier instruction needs their result.
+// Without this predicate, a copy that hit L2 overwrote the stage before it was read.
 __device__ __forceinline__ uint32_t has_loaded(float sum) {
   constexpr uint32_t kNever = 0x7fc12345u;  // a NaN that no sum can be: mma gives 0x7fffffff
   return __float_as_uint(sum) != kNever;
 }
-// has_loaded() for the sums of whole k blocks. With mxfp4 weights the last products need every operand but the codes, and decoding waits
-// for the codes.
+// has_loaded() for the sums of whole k blocks. With mxfp4 weights it is enough to check the last products:
+// they need all operands but some codes, and their own codes are decoded after those have been loaded.
 template <class Weights, int N>
 __device__ __forceinline__ uint32_t have_loaded(const float (&d)[2][N][4]) {
   uint32_t loaded = 1;
@@ -264,8 +264,8 @@ __device__ __forceinline__ uint32_t have_loaded(const float (&d)[2][N][4]) {
   return loaded;
 }
 
-// The two weight rows of a lane's sums (mma.cuh): gate and up of a feature, or two features. Their factors and biases are loaded at the
-// start of a unit and used in its epilogue.
+// The two weight rows of a lane's sums (mma.cuh): gate and up of a feature, or two features.
+// Their factors and biases are loaded at the start of a unit and applied in its epilogue.
 struct LaneRows {
   int feature[2];
   uint32_t top[2], bias[2];
@@ -338,7 +338,7 @@ struct LaneRows {
   }
 };
 
-// Adds the products of k blocks `k` to `k_end` to d, and releases their stages.
+// Adds the products of k blocks `k` to `k_end` - 1 to d, and releases their stages.
 template <int N, int kTeams, class Weights>
 __device__ __forceinline__ void multiply_stages(float (&d)[2][N / 8][4], typename Weights::Unit& unit,
                                                 const OperandsAt& at, StreamMemory<N, kTeams, Weights>& m,
@@ -365,8 +365,8 @@ __device__ __forceinline__ void multiply_stages(float (&d)[2][N / 8][4], typenam
   }
 }
 
-// A consumer warp, for one of the four slabs of a row block. Returns the ring place of the stage that published the end of the units; that
-// stage is full and not released.
+// The loop of a consumer warp, which computes slab `slab` (0 to 3) of row blocks. Returns
+// the place of the stage with the end-of-list unit; that stage is full and not yet released.
 template <int N, int kTeams, class Work, class Weights>
 __device__ __forceinline__ tile::RingPlace stream_multiply(const Work& work,
                                                            StreamMemory<N, kTeams, Weights>& m, int team,
@@ -378,7 +378,7 @@ __device__ __forceinline__ tile::RingPlace stream_multiply(const Work& work,
       ring + S::kScales + Weights::scales_at(slab, lane),
       {ring + tile::swizzled(lane % 8, lane / 8 * 16), ring + tile::swizzled(lane % 8, lane / 8 * 16 + 64)}};
   tile::RingPlace place;
-  int buffer = 0;  // buffer of the sums that teams share; alternates between 0 and 1
+  int buffer = 0;  // which half of m.sums is used next
 #pragma unroll 1
   while (true) {
     tile::barrier_wait_by_warp(&m.full[team][place.stage], place.parity);
@@ -394,7 +394,7 @@ __device__ __forceinline__ tile::RingPlace stream_multiply(const Work& work,
     const int steps = work.split_steps(product);
     LaneRows epilogue;
     if (has_epilogue) epilogue.template load<Weights>(p, work.gated(product), unit, slab);
-    float sum[N / 2] = {}, last[N / 2] = {};  // of all splits but the last; of the last split
+    float sum[N / 2] = {}, last[N / 2] = {};  // sum of all splits but the last; sum of the last split
     const Range range = range_of<kTeams>(work, p, unit.what, team);
     int k = range.begin, split = unit.first();
     bool has_partials = false;
@@ -420,7 +420,7 @@ __device__ __forceinline__ tile::RingPlace stream_multiply(const Work& work,
     if (shared) {
       float* sums = &m.sums[buffer][0][0][slab * 32 + lane];
       buffer ^= 1;
-      if (!has_epilogue) {  // the first of two teams has summed its splits in order; each of four teams has only one split
+      if (!has_epilogue) {  // adding both halves is safe: with two teams the first adds its splits in order; with four, each has one split
 #pragma unroll
         for (int i = 0; i < N / 2; ++i) sums[(team * (N / 2) + i) * 128] = sum[i] + last[i];
       }

@@ -1,8 +1,8 @@
-// The list of units and the grid of the stream kernels that walk all experts of one product (expert_gemm_mxfp4_stream_sm90, and
-// expert_gemm_bf16_stream_sm90 for short sums).
+// The list of units and the grid of the stream kernels that loop over all experts of one
+// product (expert_gemm_mxfp4_stream_sm90, and expert_gemm_bf16_stream_sm90 for short sums).
 //
-// An SM holds two CTAs of two teams each. When the first of them exits, a CTA of the next launch can take its place. If the groups of
-// that launch are settled, it looks up its units and fills its rings with weights before this launch has ended.
+// An SM holds two CTAs of two teams each. When the first of the two exits, a CTA of the next launch can start in its place.
+// If the next launch is settled, that CTA looks up its units and fills its rings with weights before this launch has ended.
 #pragma once
 #include <string_view>
 
@@ -13,15 +13,15 @@
 namespace sluice::cuda {
 
 constexpr int kListTeams = 2, kListThreads = kListTeams * kTeamWarps * 32;
-// CTAs per SM. Two, so that a CTA of the next launch can start when the first of them exits.
+// x
 constexpr int kListBlocksEach = 2;
 constexpr int kListSharedMost = (227 << 10) / kListBlocksEach;
 
-// The units of all experts, in expert order, counted by one warp: a lane has `each` experts.
+// The units of all experts, ordered by expert. One warp counts them; a lane counts those of `each` experts.
 template <int N>
 struct UnitList {
   const ExpertParameters& p;
-  int each, lane_before, all;  // lane_before: units of the experts before this lane's experts
+  int each, lane_before, all;  // lane_before: units of experts that lower lanes count
 
   __device__ __forceinline__ int units_of(int rows) const {
     return serves(p, rows) ? ceil_div(rows, N) * p.row_blocks : 0;
@@ -48,9 +48,9 @@ struct UnitList {
   }
 
   struct Found {
-    int expert, rows, within;  // rows: of the expert; within: the index of the unit in the expert
+    int expert, rows, within;  // rows: of the expert; within: the unit's index among the expert's units
   };
-  // Finds unit `index` < all.
+  // The unit at `index` < all.
   __device__ __forceinline__ Found find(int index) const {
     const int lane = static_cast<int>(threadIdx.x % 32);
     const int owner = 31 - __clz(static_cast<int>(__ballot_sync(0xffffffffu, lane_before <= index)));
@@ -66,7 +66,7 @@ struct UnitList {
   }
 };
 
-// The Work of stream.cuh for one product over all experts.
+// The Work (stream.cuh) of one product over all experts.
 template <bool kGated>
 struct ListWork {
   static constexpr bool kCuts = false, kLoadsEarly = false;

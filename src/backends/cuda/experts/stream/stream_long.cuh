@@ -1,13 +1,13 @@
-// The stream kernel over all experts of one product, for sums of any length: a unit is one row block with the whole sum (stream.cuh), and
-// stream_list.cuh defines the grid. The teams of a CTA share the leftover units at the end, at most one unit per CTA.
+// The stream kernel over all experts of one product, for sums of any length. A unit is one row block, over all of k
+// (stream.cuh); stream_list.cuh defines the grid. In the last round the teams of a CTA share a unit, at most one unit per CTA.
 #pragma once
 #include "backends/cuda/experts/stream/stream_list.cuh"
 
 namespace sluice::cuda {
 
-constexpr int kSharedRounds = 1;  // maximum number of units per CTA that its teams share at the end
+constexpr int kSharedRounds = 1;  // maximum number of units per CTA that its teams share in the last round
 
-// In each round every team of the grid takes one unit. If few units are left over, the teams of a CTA share each of them.
+// In each round every team of the grid computes one unit. If few units remain for the last round, the teams of a CTA share each unit.
 template <int N, class Weights, class Work>
 __device__ __forceinline__ void fetch_all(const Work& work, StreamMemory<N, kListTeams, Weights>& m,
                                           int team) {

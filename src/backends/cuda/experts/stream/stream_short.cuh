@@ -1,10 +1,10 @@
-// The stream kernel for short sums (teams and units as in stream.cuh). If a row block has few k blocks, the overhead of a unit takes more
-// time than its products.
+// The stream kernel for short sums (teams and units as in stream.cuh). If a row block
+// has few k blocks, the overhead per unit would take longer than the unit's products.
 //
-// So each team has a contiguous range of the list of units and takes it run by run. A run is consecutive row blocks of one expert for the
-// same rows of x. The producer warp looks up and publishes a run once, and its rows of x stay in shared memory with their whole width.
-// Weights stream through the ring. A stage holds a whole row block of codes with its largest scales, so that there are few waits. For
-// bf16, which is bandwidth-bound, a stage holds one k block. A lane computes its addresses in y once per run.
+// So each team has a contiguous range of the list of units and processes it in runs. A run is consecutive row blocks of one expert x
+// the same rows of x. The producer warp looks up a run and sends it to the consumer warps once; the run's rows of x stay in shared
+// memory over all of k. Weights stream through the ring. A stage holds the codes, scales and largest scales of a whole row block, so
+// that waits are few. With bf16, which is bandwidth-bound, a stage holds one k block. A lane computes its addresses in y once per run.
 #pragma once
 #include "backends/cuda/experts/stream/stream_list.cuh"
 
@@ -15,7 +15,7 @@ constexpr int kShortBytes = 450 << 7;  // per team: rows of x of two runs, and t
 constexpr int kRunChunked = 4;         // maximum number of row blocks of a run if the expert has more rows
                                        // than a run
 
-// A stage: codes, scales and largest scales of a row block, in this order; or one k block of bf16.
+// Bytes of a stage: codes, scales and largest scales of a row block, in this order; for bf16, one k block.
 template <class Weights>
 __host__ __device__ constexpr int short_stage_bytes(int k_blocks) {
   return Weights::kScaled ? k_blocks * (Weights::kCodeBytes + Weights::kScaleBytes) + 128
@@ -27,7 +27,7 @@ __host__ __device__ constexpr int short_stages(int k_blocks) {
   const int stages = ring / short_stage_bytes<Weights>(k_blocks);
   return stages < kShortStagesMost ? stages : kShortStagesMost;
 }
-// True if the ring has room for one stage in flight during the products of another; for bf16, for as many bytes in flight as memory needs.
+// True if the ring has room for two stages, so that one loads during the products of the other; for bf16, three stages, which keep enough bytes in flight.
 template <int N, class Weights>
 constexpr bool is_short(int64_t k_blocks) {
   return k_blocks <= kSplits * kSplitSteps &&
@@ -37,11 +37,11 @@ constexpr bool is_short(int64_t k_blocks) {
 template <int N, int kTeams>
 struct alignas(128) ShortMemory {
   uint8_t bytes[kTeams][kShortBytes];
-  uint4 run[kTeams][2];  // the ShortRun of the rows of x in the same buffer
+  uint4 run[kTeams][2];  // for each of the two buffers of rows of x: the ShortRun that uses it
   uint64_t full[kTeams][kShortStagesMost], empty[kTeams][kShortStagesMost];
   uint64_t x_full[kTeams][2], x_empty[kTeams][2];
 
-  // One base address for a stage's full and empty barriers, so that it takes one register.
+  // One base address for the full and empty barriers of the ring takes one register.
   __device__ __forceinline__ tile::Ring weights(int team) const {
     const uint32_t first = tile::shared_address(full[team]);
     return {first, first + static_cast<uint32_t>(sizeof full)};
@@ -60,14 +60,14 @@ struct alignas(128) ShortMemory {
   }
 };
 
-// Consecutive row blocks of one expert, and rows of the list sorted by expert.
+// A run: consecutive row blocks of one expert x consecutive rows of the list sorted by expert.
 struct ShortRun {
   int expert, block, blocks, row, rows;
-  static constexpr int kBlock = 64;  // rows + kBlock * blocks in one word; 0: no more runs
+  static constexpr int kBlock = 64;  // rows and blocks share one word, rows + kBlock * blocks; 0: no more runs
 
-  // `within`: index of a unit of the expert, which has row_blocks units for each chunk of up to N of its all_rows rows. The run
-  // has at most `most` units. If there are several chunks, a run covers at most kRunChunked row blocks, so that the next chunk
-  // finds its weights in L2.
+  // The run that begins at unit `within` of an expert, with at most `most` units. The expert's all_rows
+  // rows form chunks of up to N, and it has row_blocks units per chunk. If there are several chunks, a
+  // run has at most kRunChunked row blocks, so that the next chunk finds their weights in L2.
   template <int N>
   static __device__ __forceinline__ ShortRun of(const ExpertParameters& p, int expert, int all_rows,
                                                 int begin, int within, int most) {
@@ -104,7 +104,7 @@ struct ShortFetch {
         ring(at + 2 * p.k_blocks * kXBytes),
         rows(static_cast<int>(threadIdx.x % 32)) {}
 
-  // The address of the next stage's weights.
+  // Addresses of the weights of the next stage to fill.
   struct From {
     const uint8_t *codes, *scales, *tops;
   };
@@ -132,14 +132,14 @@ struct ShortFetch {
     }
   }
   __device__ __forceinline__ void publish(const uint4& run) const {
-    // Does not call runs(): ptxas would then compute the producer's addresses on the uniform datapath, with
-    // 49 more instructions for N = 16.
+    // Does not use runs(): ptxas would then compute the producer's
+    // addresses in uniform registers, with 49 more instructions for N = 16.
     tile::barrier_wait_by_warp(&m.x_empty[team][buffer.stage], buffer.parity ^ 1);
     if (threadIdx.x % 32 == 0) m.run[team][buffer.stage] = run;
     __syncwarp();
     tile::barrier_expect_by_warp(&m.x_full[team][buffer.stage], 0);
   }
-  // ahead: stages whose weight copies are issued before the rows of x are copied. early: x may not be written yet.
+  // ahead: stages whose weight copies are issued before the rows of x are copied. early: x may not be written yet, so waits for it after these copies.
   __device__ __forceinline__ void run(const ShortRun& r, int ahead, bool early) {
     const int64_t block = static_cast<int64_t>(r.block) * p.k_blocks;
     From w{p.w + r.expert * p.w_bytes + block * Weights::kCodeBytes, nullptr, nullptr};
@@ -164,7 +164,7 @@ struct ShortFetch {
     buffer.step(2);
     issue(w, count - ahead);
   }
-  // Units [index, end) of the list. find(index): the expert, its rows, and the index of the unit in the expert.
+  // Loads units [index, end) of the list. find(index) returns the expert, its rows, and the unit's index among the expert's units.
   template <class Find>
   __device__ __forceinline__ void all(int index, int end, Find find) {
     bool first = true;
@@ -183,17 +183,17 @@ struct ShortFetch {
   }
 };
 
-// Makes the compiler keep a value in a register and not recompute it at each use.
+// Keeps the compiler from recomputing `value` at each use.
 __device__ __forceinline__ void keep(uint32_t& value) { asm volatile("" : "+r"(value)); }
 
-// Epilogue of a run: a lane writes its N / 4 columns of y (mma.cuh), two features per column, one row block after the other.
+// Epilogue of a run. A lane writes N / 4 columns of y (mma.cuh), two features per column; row blocks are written one after the other.
 template <int N>
 struct ShortRows {
   static constexpr int kColumns = N / 4;
   std::byte* y[kColumns];  // address of the lane's first feature of a row block
-  int features[kColumns];  // features of y; 0: the column does not exist
+  int features[kColumns];  // features of y, as a bound for the lane's; 0: the column does not exist
   float weight[kColumns];  // input weight of the column
-  int feature, expert;     // the first feature
+  int feature, expert;     // feature: the lane's first feature of the row block
 
   template <class Work>
   __device__ __forceinline__ ShortRows(const Work& work, const ExpertParameters& p, const StreamUnit& unit,
@@ -209,7 +209,7 @@ struct ShortRows {
       y[c] = static_cast<std::byte*>(p.y) + (p.y_f32 ? 4 : 2) * at;
     }
   }
-  // Loads the biases of the row block as raw bits, so that no instruction waits for them here.
+  // Loads the row block's biases as raw bits: a conversion here would wait for the loads.
   __device__ __forceinline__ void load(const ExpertParameters& p, uint32_t (&raw)[2]) const {
     if (!p.bias) return;
 #pragma unroll
@@ -262,7 +262,7 @@ struct ShortRows {
   }
 };
 
-// Adds the sum of a split of kCount k blocks, and advances the operand addresses to the next split.
+// Adds the sum of a split of kCount k blocks to `sum`, and advances the operand addresses to the next split.
 template <int N, int kCount>
 __device__ __forceinline__ void multiply_split(float (&sum)[N / 2], OperandsAt& at) {
   float d[2][N / 8][4] = {};
@@ -274,7 +274,7 @@ __device__ __forceinline__ void multiply_split(float (&sum)[N / 2], OperandsAt& 
 #pragma unroll
   for (int i = 0; i < 2; ++i) at.x[i] += kCount * N * tile::kSwizzledRowBytes;
 }
-// The sum of `count` k blocks, split by split; the last split may be shorter.
+// Adds up `count` k blocks, split by split. The last split may be shorter.
 template <int N>
 __device__ __forceinline__ void multiply_row_block(float (&sum)[N / 2], OperandsAt at, int count) {
   static_assert(kSplitSteps == 4);
@@ -292,9 +292,9 @@ __device__ __forceinline__ void multiply_row_block(float (&sum)[N / 2], Operands
   }
 }
 
-// Waits for the stages of a team's ring in order, and releases them. Holds the address of the current stage,
-// its full barrier, and the phase. It advances these addresses instead of a tile::RingPlace, because the size
-// of a stage is known only at run time: a RingPlace would cost a multiplication for each k block.
+// A consumer's position in its team's ring: waits for the stages in order and releases them. It keeps the
+// addresses of the current stage and of its full barrier, and the phase, instead of a tile::RingPlace:
+// the size of a stage is known only at run time, so a RingPlace would cost a multiplication per k block.
 template <int N, int kTeams, class Weights>
 struct ShortStages {
   uint32_t stage, full, parity = 0;
@@ -316,7 +316,7 @@ struct ShortStages {
   }
 };
 
-// A consumer warp, for one of the four slabs of a row block.
+// The loop of a consumer warp, which computes one of the four slabs of row blocks.
 template <class Weights, int N, int kTeams, class Work>
 __device__ __forceinline__ void short_multiply(const Work& work, ShortMemory<N, kTeams>& m, int team,
                                                int slab) {
@@ -377,7 +377,7 @@ __device__ __forceinline__ void short_multiply(const Work& work, ShortMemory<N, 
   }
 }
 
-// Each team has a contiguous range of the units.
+// Every team has a contiguous range of the units.
 template <int N, class Weights>
 __global__ void __launch_bounds__(kListThreads, kListBlocksEach)
     expert_gemm_stream_short(const __grid_constant__ ExpertParameters p) {
@@ -405,7 +405,7 @@ __global__ void __launch_bounds__(kListThreads, kListBlocksEach)
   }
 }
 
-// For non-gated problems with short sums.
+// Launches the kernel. The problem must have short sums and must not be gated.
 template <int N, class Weights>
 Status launch_short(std::string_view name, const ExpertParameters& parameters, Stream stream) {
   constexpr size_t kBytes = 128 + sizeof(ShortMemory<N, kListTeams>);

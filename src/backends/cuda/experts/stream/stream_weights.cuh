@@ -1,5 +1,5 @@
-// The weight formats of stream.cuh: how a stage stores k blocks of 64 weight rows in the layout `fragments`, and how a consumer warp loads
-// one slab (16 rows) of one k block and multiplies it by N rows of x.
+// The weight formats of stream.cuh: how a stage stores k blocks of 64 weight rows in the layout `fragments`,
+// and how a consumer warp loads a slab (16 rows) of a k block and multiplies it by N rows of x.
 #pragma once
 #include "backends/cuda/experts/codes.cuh"
 #include "backends/cuda/tile/mma.cuh"
@@ -8,7 +8,7 @@
 
 namespace sluice::cuda {
 
-// A lane's part of a k block of x: N rows of 128 bytes, swizzled. `half` selects the first or second 32 elements of a row.
+// A lane's part of a k block of x: N swizzled rows of 128 bytes. `half`: the first or second 32 elements of a row.
 template <int N>
 struct ColumnsOfX {
   uint32_t b[N / 8][2][4];
@@ -19,7 +19,7 @@ struct ColumnsOfX {
 #pragma unroll
       for (uint32_t half = 0; half < 2; ++half) tile::load_matrices(b[n][half], x[half] + n * 1024);
   }
-  // Even and odd j have separate accumulators, so that their products do not depend on each other.
+  // Even and odd j add to different accumulators, so that consecutive products do not wait for each other.
   __device__ __forceinline__ void multiply(float (&d)[2][N / 8][4], const uint32_t (&a)[4], int j) const {
 #pragma unroll
     for (int n = 0; n < N / 8; ++n) {
@@ -29,18 +29,18 @@ struct ColumnsOfX {
   }
 };
 
-// Codes that are decoded in registers (codes.cuh).
+// Weight formats whose codes are decoded in registers (codes.cuh).
 template <class Codes>
 struct DecodedWeights : Codes {
   static constexpr bool kScaled = true;  // a sum is multiplied by its row's factor
-  // k blocks per stage, and bytes of a team's ring: two CTAs of two teams, with their other shared memory, fill an SM.
+  // k blocks per stage, and bytes of a team's ring. Two CTAs of two teams, with the rest of their shared memory, fill an SM.
   static constexpr int steps(int n) { return (n == 8 ? 4 : 2) / (Codes::kFormat.w == DType::kE4M3 ? 2 : 1); }
   static constexpr int ring_bytes(int n) { return (n == 8 ? 105 : 88) << 9; }
 
-  // With Codes::kRescales: the scales of a lane's two rows in the last k block that was multiplied.
+  // With Codes::kRescales: the scales of the lane's two rows in the last k block that was multiplied.
   struct Unit {
     float scale[2] = {1, 1};
-    // Multiplies the sums, which are in units of the last scales, by these scales.
+    // Multiplies the sums, which are in units of the last scales, by those scales.
     template <int N>
     __device__ __forceinline__ void apply(float (&sum)[N]) const {
       if constexpr (Codes::kRescales) {
@@ -86,7 +86,7 @@ struct Bf16Weights {
   static constexpr int steps(int) { return 1; }
   static constexpr int ring_bytes(int) { return 98 << 9; }
 
-  // Row lane % 16 of the slab, its first or second 16-byte chunk, swizzled. The chunks of product j are 32 * j bytes further.
+  // The lane's address for ldmatrix: row lane % 16 of the slab, 16-byte chunk lane / 16, swizzled. Product j adds 32 * j bytes.
   __device__ static __forceinline__ uint32_t codes_at(uint32_t slab, uint32_t lane) {
     return slab * 16 * tile::kSwizzledRowBytes + tile::swizzled(lane % 16, lane / 16 * 16);
   }

@@ -1,4 +1,4 @@
-// Mainloops of the tile kernels (tiles.cuh): multiply a warpgroup's row blocks by a tile's rows of x, from the stages of the ring.
+// Mainloops of the tile kernels (tiles.cuh): multiply a warpgroup's row blocks by a tile's rows of x, reading both from the ring of stages.
 #pragma once
 #include <cstdint>
 
@@ -12,17 +12,17 @@ namespace sluice::cuda {
 
 #ifdef __CUDACC__
 
-// Mainloop of one tile for codes of a format of codes.cuh: threads decode codes in registers while the tensor
-// cores multiply the codes decoded before. Returns the last stage; the caller releases it when its products
-// are done. A branch between k blocks would keep the compiler from interleaving the loads and decodes of one
-// k block with the products of another. So only the last stage may have fewer k blocks.
+// Mainloop of one tile for the formats of codes.cuh: threads decode codes in registers while the tensor
+// cores multiply the previously decoded codes. Returns the last stage; the caller releases it when its
+// products are done. Only the last stage may have fewer than kSteps k blocks: a branch between k blocks
+// would keep the compiler from interleaving loads and decodes of one k block with products of another.
 template <class Codes_>
 struct DecodedBlocks {
   using Codes = Codes_;
   static constexpr bool kDecodes = true;
   static constexpr int kCodeBytes = Codes::kCodeBytes, kScaleBytes = Codes::kScaleBytes;  // per k block
-  // What the epilogue applies to sums. With Codes::kRescales: the scales of the last k block, of a thread's
-  // row and of the row 8 below it.
+  // What the epilogue multiplies sums by. With Codes::kRescales: the scales
+  // of the last k block, for the thread's row and the row 8 below it.
   template <class C>
   struct Scales {
     float of[C::kBlocks][2];
@@ -39,7 +39,7 @@ struct DecodedBlocks {
         C::kWeights + group * C::kBlocks * C::kSteps * C::kBlockBytes + Codes::codes_at(warp, lane);
     uint32_t scales =
         C::kScales + group * C::kBlocks * C::kSteps * C::kScaleBytes + Codes::scales_at(warp, lane);
-    asm volatile("" : "+r"(words), "+r"(scales));  // otherwise recomputed in each stage
+    asm volatile("" : "+r"(words), "+r"(scales));  // otherwise recomputed in every stage
     uint32_t previous = 0;
     int left = k_blocks;
 #pragma unroll 1
@@ -65,7 +65,7 @@ struct DecodedBlocks {
   }
 
  private:
-  // Addresses of a thread's codes and scales of a k block, for the first row block, and the descriptor of x.
+  // Addresses of the thread's codes and scales in a k block of the first row block, and the wgmma descriptor of x.
   struct Step {
     uint32_t words, scales;
     uint64_t x;
@@ -79,15 +79,15 @@ struct DecodedBlocks {
     return static_cast<uint32_t>(uniform(static_cast<int>(ring.stage())));
   }
 
-  // Multiplies kSteps k blocks from `first` on. If `releases`, releases stage `previous` when its products are done.
+  // Multiplies kSteps k blocks, beginning with `first`. If `releases`, releases stage `previous` once the products that read it are done.
   template <int kSteps, int N, class C>
   static __device__ __forceinline__ void multiply_steps(float (&d)[C::kBlocks][N / 2],
                                                         const TileRing<C>& ring, const Step& first,
                                                         uint32_t previous, bool releases,
                                                         Scales<C>& scales_of) {
-    // With two row blocks, a wgmma group is two of the four k16 steps, decoded while the previous group is in
-    // flight. This has the fewest waits that leave ptxas enough registers. With one row block, a group is one
-    // step, and two groups are in flight.
+    // With two row blocks, a wgmma group is two of the four k16 steps, and it is decoded while the
+    // previous group is in flight. Smaller groups would wait more often, larger ones would not fit
+    // into registers. With one row block, a group is one k16 step, and two groups are in flight.
     constexpr bool kTwoInFlight = C::kBlocks == 1;
     constexpr int kEach = kTwoInFlight || kSteps == 1 ? 1 : 2, kGroupsOfStep = 4 / kEach;
     uint32_t a[2][kEach][C::kBlocks][4];
@@ -135,7 +135,7 @@ struct DecodedBlocks {
     }
   }
 
-  // Converts the sums of all previous k blocks to units of this block's scale. No product is in flight.
+  // Divides the sums of all previous k blocks by this block's scale, so that they are in its units. No wgmma may be in flight.
   template <int N, class C>
   static __device__ __forceinline__ void rescale(float (&d)[C::kBlocks][N / 2],
                                                  const typename Codes::Block (&block)[C::kBlocks],
@@ -156,7 +156,7 @@ struct DecodedBlocks {
 
 using Mxfp4Blocks = DecodedBlocks<Mxfp4Codes>;
 
-// Mainloop of one tile, bf16: the products of a k block wait only for the previous products. d: sums of at least N rows.
+// Mainloop of one tile for bf16: two wgmma groups are in flight, one per k block. d: sums of N or more rows of x.
 struct Bf16Blocks {
   static constexpr bool kDecodes = false;
   static constexpr int kCodeBytes = static_cast<int>(fragment_code_bytes(DType::kBF16)), kScaleBytes = 0;
@@ -190,7 +190,7 @@ struct Bf16Blocks {
                               x + j * tile::kNext16, 1);
         tile::commit_group();
         tile::wait_groups<1>();
-        // The products of the previous stage are done.
+        // The products that read the previous stage are done.
         if (step == 0) ring.release(previous, k > 0);
       }
       previous = ring.place.stage;

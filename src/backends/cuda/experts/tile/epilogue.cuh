@@ -1,8 +1,8 @@
 // Epilogue of an expert GEMM: converts the sums of a warpgroup to rows of y.
 //
-// A thread holds sums of two weight rows, 8 apart (tile/wgmma.cuh). If gated, these are gate and up of one feature, so bias and activation
-// are applied in registers. Then the bf16 results are transposed in squares of 8 features x 8 columns. In the common case they pass
-// through shared memory, from where the warpgroup writes row segments of y; otherwise the transpose is within the warp.
+// A thread holds sums of two weight rows, 8 apart (tile/wgmma.cuh). If gated, these are gate and up of one feature, so bias and activation are
+// applied in registers. Then the bf16 results are transposed in squares of 8 features x 8 columns. Usually the transpose is through shared
+// memory, from where the warpgroup writes segments of rows of y (StraightEpilogue); in all other cases it is within the warp (EpilogueRows).
 #pragma once
 #include "backends/cuda/experts/codes.cuh"
 #include "backends/cuda/experts/parameters.cuh"
@@ -13,15 +13,15 @@ namespace sluice::cuda {
 
 #ifdef __CUDACC__
 
-// Transposes an 8 x 8 square of bf16: lane l holds elements 2 * (l % 4) and 2 * (l % 4) + 1 of row l / 4. Called by whole warps.
+// Transposes an 8 x 8 square of bf16. Lane l holds elements 2 * (l % 4) and 2 * (l % 4) + 1 of row l / 4, before and after. Called by whole warps.
 __device__ __forceinline__ uint32_t transposed(uint32_t two) {
   uint32_t out;
   asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(out) : "r"(two));
   return out;
 }
 
-// Copies kEach sums of row block b from index kEach * c on; zeros from N on. A switch, so that the code after
-// it exists only once.
+// Copies sums kEach * c to kEach * (c + 1) - 1 of row block b to `out`; zeros past N /
+// 2. A switch makes register indices constant without repeating the code that follows.
 template <int N, int kBlocks, int kEach>
 __device__ __forceinline__ void pick_sums(const float (&d)[kBlocks][N / 2], int b, int c,
                                           float (&out)[kEach]) {
@@ -91,21 +91,21 @@ __device__ __forceinline__ void pick_sums(const float (&d)[kBlocks][N / 2], int 
   }
 }
 
-// General epilogue of a lane's two rows of a row block.
+// General epilogue of a lane's two rows in a row block.
 template <bool kGated>
 struct EpilogueRows {
-  // Columns per step: four results per thread. With more results, registers run short next to the sums.
+  // Columns per step; a thread then has four results. More would not fit into registers beside the sums.
   static constexpr int kColumns = kGated ? 16 : 8;
   static constexpr int kGroups = kColumns / 8, kSums = kColumns / 2, kOuts = 4;
 
-  int feature;  // of the first row; if not gated, the second row has feature + 8
+  int feature;  // of the first row; if not gated, the second row is feature + 8
   float factor[2], bias[2];
 
-  // sums: of the columns from `column` on; only the tile's first `t.rows` columns exist. Called by whole warps.
+  // Writes columns `column` to column + kColumns - 1, given their sums. Columns from t.rows on do not exist. Called by whole warps.
   __device__ __forceinline__ void write(const ExpertParameters& p, const tile::ActivationValues& act,
                                         const ExpertTile& t, int column, const float (&sums)[kSums]) const {
     const int lane = static_cast<int>(threadIdx.x % 32);
-    // For column 8 g + 2 (lane % 4) + i: if gated x[2 g + i] and u[2 g + i], otherwise x[4 g + i] and x[4 g + 2 + i].
+    // Results for column 8 g + 2 (lane % 4) + i: if gated, gate x[2 g + i] and up u[2 g + i]; otherwise features x[4 g + i] and x[4 g + 2 + i].
     float x[kOuts], u[kGated ? kOuts : 1];
 #pragma unroll
     for (int g = 0; g < kGroups; ++g)
@@ -168,7 +168,7 @@ struct EpilogueRows {
   }
 };
 
-// Index of a feature's bias in the biases of all experts. A padding feature has the bias of the last feature.
+// Index of a feature's bias in the biases of all experts. For a padding feature, the index of the last feature.
 template <bool kGated>
 __device__ __forceinline__ int64_t bias_index(const ExpertParameters& p, int expert, int feature, bool up) {
   const int real = min(feature, p.features - 1);
@@ -176,19 +176,19 @@ __device__ __forceinline__ int64_t bias_index(const ExpertParameters& p, int exp
          (kGated ? gated_row(p.gate_order, p.features, real, up) : real);
 }
 
-// Factors and biases of the rows of kBlocks row blocks, copied to shared memory during the mainloop. Keeping
-// them in registers fails: ptxas moves some of the loads before the mainloop and waits for memory there,
-// which costs 1500 to 3000 clocks per tile. Four lanes share two rows, and each copies 4 of the 16 bytes that
-// both rows need. A row block that does not exist reads the values of the last one.
+// Factors and biases of the rows of kBlocks row blocks, copied to shared memory during the mainloop. They
+// cannot be kept in registers: ptxas moves some of the loads before the mainloop and waits for memory there,
+// which costs 1500 to 3000 clocks per tile. Four lanes have the same two rows; each lane copies one 4-byte
+// word of the 16 bytes that the two rows need. For a row block that does not exist, the last one is read.
 template <int kBlocks, bool kGated, class Codes = Mxfp4Codes>
 struct EpilogueRowsAhead {
   static constexpr int kBlockBytes = 4 * 8 * 16, kBytes = kBlocks * kBlockBytes;  // per warpgroup
 
   uint32_t to;  // shared memory address of this warpgroup's kBytes
 
-  // shared: kBytes of this warpgroup, aligned to 16.
+  // shared: the warpgroup's kBytes of shared memory, aligned to 16.
   __device__ __forceinline__ explicit EpilogueRowsAhead(uint32_t shared) : to(shared) {}
-  // Issues the copies. tops: the largest scales or the factors of the expert's rows.
+  // Issues the copies. tops: the largest scales, or the factors, of the expert's rows.
   __device__ __forceinline__ void ask(const ExpertParameters& p, int expert, int first_block,
                                       const uint8_t* tops) const {
     const int row = row_of_lane();
@@ -208,7 +208,7 @@ struct EpilogueRowsAhead {
     }
     tile::end_copies();
   }
-  // Waits for the copies and reads them, after the mainloop.
+  // Called after the mainloop: waits for the copies and reads the values.
   __device__ __forceinline__ void get(EpilogueRows<kGated> (&rows)[kBlocks], const ExpertParameters& p,
                                       int expert, int first_block) const {
     const int row = row_of_lane();
@@ -221,7 +221,7 @@ struct EpilogueRowsAhead {
       rows[b].feature = static_cast<int>(fragment_feature(kGated, {first_block + b, row}).feature);
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        // A 2-byte bias is one half of its word; the parity of its index selects the half.
+        // A 2-byte bias is one half of the 4-byte word that was copied; the parity of its address in units of 2 bytes tells which half.
         const auto at =
             static_cast<uint32_t>(reinterpret_cast<uintptr_t>(p.bias) / 2) +
             static_cast<uint32_t>(bias_index<kGated>(p, expert, feature_of(first_block + b, row, i), i == 1));
@@ -233,11 +233,11 @@ struct EpilogueRowsAhead {
   }
 
  private:
-  // The upper of the lane's two rows of a row block, which are 8 apart.
+  // The first of the lane's two rows of a row block; the second is 8 below.
   static __device__ __forceinline__ int row_of_lane() {
     return static_cast<int>(threadIdx.x % 128) / 32 * 16 + static_cast<int>(threadIdx.x % 32) / 4;
   }
-  // The four words of the two rows: two with a factor, two with a bias.
+  // Address of the four words of the two rows: two factors, then two biases.
   __device__ __forceinline__ uint32_t words() const { return to + threadIdx.x % 128 / 4 * 16; }
   static __device__ __forceinline__ int feature_of(int block, int row, int below) {
     const int feature = static_cast<int>(fragment_feature(kGated, {block, row}).feature);
@@ -245,7 +245,7 @@ struct EpilogueRowsAhead {
   }
 };
 
-// The same for rows without factors, if shared memory has no room: reads only biases, after the mainloop.
+// The same without shared memory, for rows without factors: reads only biases, after the mainloop.
 template <int kBlocks, bool kGated>
 __device__ __forceinline__ void read_rows(EpilogueRows<kGated> (&rows)[kBlocks], const ExpertParameters& p,
                                           int expert, int first_block, int warp) {
@@ -264,9 +264,9 @@ __device__ __forceinline__ void read_rows(EpilogueRows<kGated> (&rows)[kBlocks],
   }
 }
 
-// True if StraightEpilogue applies, the common case in straight-line code: no input weights, y in bf16 with
-// aligned rows, and the activations below. In the general epilogue, loops over registers become switches, and
-// their branches took longer than the arithmetic.
+// True if StraightEpilogue applies, the common case: no input weights, y in bf16 with aligned
+// rows, and one of the activations below. It is straight-line code. The general epilogue indexes
+// registers in loops, which become switches, and their branches took longer than the arithmetic.
 template <bool kGated>
 __device__ __forceinline__ bool has_straight_epilogue(const ExpertParameters& p,
                                                       const tile::ActivationValues& act) {
@@ -275,57 +275,57 @@ __device__ __forceinline__ bool has_straight_epilogue(const ExpertParameters& p,
   return known && !p.weights && !p.y_f32 && p.y_wide;
 }
 
-// One 16-byte store. The compiler would split it if the values had been in registers for long.
+// One 16-byte store, which the compiler would otherwise split.
 __device__ __forceinline__ void store_16(void* to, const uint4& v) {
   asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w)
                : "memory");
 }
 
-// Stages y in shared memory, so that stores to a row of y cover whole segments of 64 or 128 bytes. When a
-// warp stored directly from registers, it touched eight rows with 16 bytes each, and the epilogue of the
-// second product was limited by its stores.
+// Stages y in shared memory, so that stores cover whole segments of 64 or
+// 128 bytes of a row. Stores directly from registers touched eight rows
+// with 16 bytes each, and they limited the epilogue of the second product.
 template <bool kGated>
 struct StraightEpilogue {
   static constexpr int kFeatures = static_cast<int>(kGated ? kFragmentRows / 2 : kFragmentRows);
-  static constexpr int kColumns = kGated ? 32 : 16;  // per subtile: one stmatrix per warp
+  static constexpr int kColumns = kGated ? 32 : 16;  // per subtile: each warp writes one with a single stmatrix
   static constexpr int kRowBytes = 2 * kFeatures, kChunks = kRowBytes / 16;
   static constexpr int kSubtileBytes = kColumns * kRowBytes;  // 16 bytes per thread
   static constexpr int kStagingBytes = 2 * kSubtileBytes;
 
-  uint32_t to, from;  // addresses in the first subtile
-  int row, chunk;     // the 16-byte chunk that the thread writes to y
+  uint32_t to, from;  // addresses in the first of the two subtile buffers
+  int row, chunk;     // position of the 16-byte chunk that the thread writes to y
   int barrier;        // named barrier of the warpgroup
 
-  // staging: kStagingBytes of shared memory of this warpgroup, aligned to 128. group: index of the warpgroup.
+  // staging: the warpgroup's kStagingBytes of shared memory, aligned to 128. group: index of the warpgroup.
   __device__ __forceinline__ StraightEpilogue(uint32_t staging, int group) : barrier(1 + group) {
     const int tid = static_cast<int>(threadIdx.x % 128), warp = tid / 32, lane = tid % 32;
     row = tid / kChunks, chunk = tid % kChunks;
     from = staging + place(row, chunk);
-    // Lanes 8 m to 8 m + 7 hold the addresses of the rows of square m.
+    // Addresses for stmatrix: lanes 8 m to 8 m + 7 pass the rows of square m.
     to = staging + (kGated ? place(lane, warp) : place(lane / 16 * 8 + lane % 8, 2 * warp + lane / 8 % 2));
   }
-  // Swizzle of 16-byte chunks. Chunks with the same index in eight rows touch all banks; so do the chunks of two rows (gated)
-  // or of one row.
+  // Swizzles 16-byte chunks against bank conflicts: equal chunk indices in eight consecutive
+  // rows touch all banks, and so do the chunks of two whole rows (gated) or of one.
   static __device__ __forceinline__ uint32_t place(int row, int chunk) {
     const int turned = kGated ? chunk ^ (row / 2 % 4) : chunk ^ (row % 8);
     return static_cast<uint32_t>(row * kRowBytes + turned * 16);
   }
   __device__ __forceinline__ void sync() const { tile::sync_threads<128>(barrier); }
 
-  // Writes the sums of one row block. `subtile` counts over all row blocks of a tile. All threads of the
-  // warpgroup call it. kSquares: if not gated, y is max(x, 0)^2 instead of x.
+  // Writes the sums of one row block. subtile: index of its first subtile, counted over all row blocks of the tile.
+  // Called by all threads of the warpgroup. kSquares: if not gated, the activation is max(x, 0)^2; otherwise it is x.
   template <int N, bool kSquares>
   __device__ __forceinline__ void write(const float (&d)[N / 2], const ExpertParameters& p,
                                         const tile::ActivationValues& act, const ExpertTile& t, int block,
                                         const EpilogueRows<kGated>& at, int subtile) const {
     const int feature = block * kFeatures + chunk * 8, rows = feature < p.features ? t.rows - row : 0;
     auto* y = static_cast<__nv_bfloat16*>(p.y) + (t.row + row) * p.y_stride + feature;
-    // Data of the previous subtile. It is stored after the load of the next subtile is issued, so that the store does not wait.
+    // The chunk of the previous subtile. It is stored after the next subtile's load is issued, so that the store does not wait for a load.
     uint4 mine = {};
 #pragma unroll
     for (int c = 0; c * kColumns < N; ++c, ++subtile) {
-      // The branch also keeps each subtile's instructions together. Otherwise all exponentials come first and all reciprocals
-      // last, and warps in lockstep wait for the unit that computes both.
+      // This branch also keeps the instructions of a subtile together. Otherwise the compiler issues all exponentials
+      // first and all reciprocals last, and since warps run in lockstep they wait for the one unit that computes both.
       if (c * kColumns >= t.rows) break;
       uint32_t out[4] = {};
 #pragma unroll
@@ -350,7 +350,7 @@ struct StraightEpilogue {
       }
       const uint32_t buffer = subtile % 2 * kSubtileBytes;
       tile::store_squares_transposed(to + buffer, out);
-      sync();  // all threads have read the previous subtile; the next subtile overwrites its buffer
+      sync();  // all threads have written this subtile and read the previous one, whose buffer the next subtile overwrites
       const uint4 next = tile::load_shared(from + buffer);
       if (c > 0) {
         if ((c - 1) * kColumns < rows) store_16(y, mine);
@@ -366,8 +366,8 @@ struct StraightEpilogue {
   }
 };
 
-// General epilogue of a warpgroup's share of a tile: the existing row blocks of the expert from first_block
-// to first_block + kBlocks - 1. at: one entry per row block.
+// General epilogue of a warpgroup's part of a tile: row blocks first_block to
+// first_block + kBlocks - 1, as far as the tile has them. at: one entry per row block.
 template <int N, int kBlocks, bool kGated>
 __device__ __forceinline__ void epilogue_general(const float (&d)[kBlocks][N / 2], const ExpertParameters& p,
                                                  const tile::ActivationValues& act, const ExpertTile& t,
@@ -385,8 +385,8 @@ __device__ __forceinline__ void epilogue_general(const float (&d)[kBlocks][N / 2
     }
   }
 }
-// epilogue_general() through shared memory, if has_straight_epilogue(). Uses StraightEpilogue<kGated>::kStagingBytes of this warpgroup;
-// threads of the warpgroup may still read that memory when others get here.
+// The same through shared memory, if has_straight_epilogue(). epilogue.staging is StraightEpilogue<kGated>::kStagingBytes
+// of this warpgroup; its threads may still read that memory when others call this.
 template <int N, int kBlocks, bool kGated>
 __device__ __forceinline__ void epilogue_straight(const float (&d)[kBlocks][N / 2], const ExpertParameters& p,
                                                   const tile::ActivationValues& act, const ExpertTile& t,

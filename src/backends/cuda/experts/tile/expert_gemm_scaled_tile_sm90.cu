@@ -1,11 +1,11 @@
-// Expert GEMM for many rows per expert, FP8, MXFP8 and NVFP4 weights: tiles of 192 weight rows x 16 to 160
-// rows of x (tiles.cuh) on a persistent grid, as in expert_gemm_mxfp4_tile_sm90. Codes are decoded to bf16 in
-// registers, so x is not rounded. With block scales the sums are rescaled before each k block: one
-// multiplication per sum for 64 columns.
+// Expert GEMM for many rows per expert, FP8, MXFP8 and NVFP4 weights: tiles of 192 weight rows
+// x up to 160 rows of x (tiles.cuh) on a persistent grid, as in expert_gemm_mxfp4_tile_sm90.
+// Codes are decoded to bf16 in registers, so x is not rounded. With block scales the sums are
+// rescaled before each k block, one multiplication per sum and 64 values of k.
 //
-// Wins    from about 16 rows per expert on: each decoded weight serves all rows of a tile.
+// Wins    from about 16 rows per expert on: each decoded weight is multiplied by all rows of a tile.
 // Loses   to expert_gemm_scaled_stream_sm90 for fewer rows, because SMs idle while the last tiles run.
-// Limits  see supports(). Sums are never split, and all tiles sum in the same order, so a row's bits do not depend on the batch.
+// Limits  see supports() in tile_candidate.h. Sums are never split and always added in the same order, so the kernel is batch-invariant.
 // Source  original; the contract is ops/expert_gemm.h, the measurements are docs/lab/cuda-formats.md.
 #include "backends/cuda/experts/tile/tile_candidate.h"
 

@@ -1,4 +1,4 @@
-// Copies rows of tokens into the row order of an expert GEMM, for kernels that load them by TMA boxes.
+// Copies rows of tokens into the order of an expert GEMM's rows of y, for kernels that load whole tiles of rows as TMA boxes.
 #if defined(__CUDACC__)
 #include "backends/cuda/experts/tile/tile_call.h"
 
@@ -52,8 +52,8 @@ __device__ __forceinline__ void copy_row(const OrderParameters& p, int64_t r) {
   }
 }
 
-// A CTA copies one range of an expert's list; the first ranges of all experts come first. Tokens ascend in a
-// list, so all experts read a row of x at about the same time, and it is loaded from memory only once.
+// A CTA copies one of `splits` ranges of an expert's list; CTAs are numbered so that the first ranges of all experts come
+// first. Tokens ascend in a list, so all experts read a row of x at about the same time, and it comes from memory only once.
 __global__ void __launch_bounds__(kThreads)
     expert_gemm_order_rows(const __grid_constant__ OrderParameters p) {
   tile::wait_for_previous();

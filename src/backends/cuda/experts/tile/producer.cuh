@@ -14,7 +14,7 @@
 
 namespace sluice::cuda {
 
-// TMA maps of x, one per box height.
+// The TMA maps of x: one per height of a box.
 template <class C>
 struct ExpertMaps {
   CUtensorMap of[C::kMaps];
@@ -22,7 +22,7 @@ struct ExpertMaps {
 
 #ifdef __CUDACC__
 
-// The half of a tile that CTA `rank` of a pair owns: row blocks if the pair shares rows of x, otherwise rows.
+// The half of a tile that CTA `rank` of a pair computes: half the row blocks if the pair shares rows of x, otherwise half the rows of x.
 template <class C>
 __device__ __forceinline__ ExpertTile half_of(ExpertTile t, int rank) {
   if constexpr (C::kSharesX) {
@@ -36,7 +36,7 @@ __device__ __forceinline__ ExpertTile half_of(ExpertTile t, int rank) {
   return t;
 }
 
-// The tiles of a launch with one product, for the warps that load weights and rows.
+// The tiles of a launch that computes one product, for the warps that load weights and rows.
 template <class C>
 struct OneProduct {
   const ExpertParameters& p;
@@ -54,13 +54,13 @@ struct OneProduct {
     return t;
   }
   __device__ __forceinline__ const ExpertParameters& of(const ExpertTile&) const { return p; }
-  // Waits until rows of x for the tile are written, if the wait at the start does not cover them.
+  // Does nothing: the wait at the start of the kernel covers all rows of x.
   __device__ __forceinline__ void wait_for_rows(const ExpertTile&) const {}
 };
 
-// Copies the weights of all tiles of this CTA. Warp `warp` copies every C::kWeightWarps-th row block: a single warp would take as long for
-// the copies of a tile as the tensor cores for its products. If a pair shares weights, each CTA copies every second row block into both.
-// The first warp (in a pair, of the first CTA) finds the tiles and publishes them.
+// Copies the weights of all tiles of this CTA. Warp `warp` copies every C::kWeightWarps-th row block: one warp alone would need
+// as long for a tile's copies as the tensor cores for its products. If a pair shares weights, each CTA copies every second row
+// block to both. Warp 0 (in a pair, only that of the first CTA) finds the tiles and writes them to the ring for the other warps.
 template <class C, class Work>
 __device__ __forceinline__ void fetch_weights(const Work& work, TileRing<C> ring, int warp) {
   constexpr int kCopiers = C::kSharesWeights ? 2 : C::kWeightWarps;
@@ -87,20 +87,20 @@ __device__ __forceinline__ void fetch_weights(const Work& work, TileRing<C> ring
     if (ring.ends(t)) break;
     uint32_t ticket = 0;
     const auto& p = work.of(t);
-    // Takes the ticket shortly before the tile's last stage, so that the result has arrived when it is
-    // needed.
+    // Draws the next ticket a few stages before the end of the
+    // tile, so that the result has arrived when it is needed.
     const int take_at = max(0, ceil_div(p.k_blocks, C::kSteps) - 3) * C::kSteps;
     const int blocks = t.end_block - t.first_block;
     const int own = (blocks - copier + kCopiers - 1) / kCopiers;
     const int64_t first = static_cast<int64_t>(t.first_block + copier) * p.k_blocks;
     const uint8_t* weights = p.w + t.expert * p.w_bytes + first * C::kBlockBytes;
     const uint8_t* scales = p.w_scale + t.expert * p.scale_bytes + first * C::kScaleBytes;
-    const int64_t next = static_cast<int64_t>(kCopiers) * p.k_blocks;  // to this warp's next row block
+    const int64_t next = static_cast<int64_t>(kCopiers) * p.k_blocks;  // from a row block of this warp to its next one
 #pragma unroll 1
     for (int k = 0; k < p.k_blocks; k += C::kSteps) {
       const int steps = min(C::kSteps, p.k_blocks - k);
       ring.wait_empty();
-      tile::fence_for_async();  // the epilogue of an earlier tile may have written to this stage
+      tile::fence_for_async();  // orders writes by an earlier tile's epilogue to this stage before the bulk copies
       if (finds && k == take_at) {
         if (!work.follows()) tile::wait_for_previous();
         ticket = tickets.take();
@@ -127,13 +127,13 @@ __device__ __forceinline__ void fetch_weights(const Work& work, TileRing<C> ring
       ring.place.step(stages);
     }
     if (finds) index = tickets.tile_of(ticket);
-    // A pair has one first tile, not two.
+    // In a pair, CTAs count as one: the first tiles are gridDim.x / 2 in number.
     if constexpr (C::kPair) index -= static_cast<int>(gridDim.x / 2);
     ++count;
   }
 }
 
-// Copies rows of x of all tiles of this CTA, 16 bytes per thread, by kXWarps warps.
+// Copies the rows of x of all tiles of this CTA, 16 bytes per thread, with kXWarps warps.
 template <class C, class Work>
 __device__ __forceinline__ void fetch_rows(const Work& work, TileRing<C> ring) {
   const auto stages = static_cast<uint32_t>(ring.at.stages);
@@ -155,13 +155,13 @@ __device__ __forceinline__ void fetch_rows(const Work& work, TileRing<C> ring) {
   }
 }
 
-// Copies ordered rows of x by TMA, from one warp; gathered rows count as ordered once they have arrived. If a
-// pair shares the rows, each CTA copies half of them to both CTAs.
+// Copies rows of x that are in y's order as TMA boxes, from one warp; gathered rows are in that
+// order once they have arrived. If a pair shares rows of x, each CTA copies half of them to both.
 template <class C>
 __device__ __forceinline__ void fetch_boxes(const ExpertParameters& p, const ExpertMaps<C>& x,
                                             const PairGather& g, TileRing<C> ring) {
   const auto stages = static_cast<uint32_t>(ring.at.stages);
-  int waves = 0;  // waves of the grid that this CTA has started
+  int waves = 0;  // waves (producer_gather.cuh) that this CTA has started
 #pragma unroll 1
   for (int count = 0;; ++count) {
     const ExpertTile t = ring.wait_tile(count);
@@ -206,7 +206,7 @@ __device__ __forceinline__ void fetch_boxes(const ExpertParameters& p, const Exp
   }
 }
 
-// Copies rows of x from their tokens, one TMA box per row, by kXWarps warps of each CTA of a pair.
+// Copies rows of x directly from their tokens, one TMA box per row, with kXWarps warps in each CTA of a pair.
 template <class C>
 __device__ __forceinline__ void fetch_token_boxes(const ExpertParameters& p, const CUtensorMap& of_x,
                                                   TileRing<C> ring, int warp) {

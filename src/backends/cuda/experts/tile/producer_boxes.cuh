@@ -1,5 +1,5 @@
-// Rows of tokens, one TMA box per row, multicast to both CTAs of a pair. They land where one box of all rows would put them, because TMA
-// swizzles by address bits.
+// Copies rows of tokens, one TMA box per row, multicast to both CTAs of a pair. They
+// arrive in the layout of one box with all rows, because TMA swizzles by address bits.
 #pragma once
 #include "backends/cuda/experts/parameters.cuh"
 #include "backends/cuda/tile/swizzle.cuh"
@@ -12,8 +12,8 @@ constexpr int kXWarps =
 
 #ifdef __CUDACC__
 
-// The TMA map through an address that is opaque to the compiler. Otherwise the compiler recomputes the
-// address of a kernel parameter for each copy: two instructions of eight.
+// The TMA map, through an address that is opaque to the compiler. Otherwise the compiler recomputes
+// the address of the kernel parameter for each copy, which takes two of the copy's eight instructions.
 __device__ __forceinline__ const CUtensorMap& map_at_hand(const CUtensorMap& map) {
   const auto at = reinterpret_cast<uint64_t>(&map);
   const auto low = static_cast<uint32_t>(uniform(static_cast<int>(at))),
@@ -21,8 +21,8 @@ __device__ __forceinline__ const CUtensorMap& map_at_hand(const CUtensorMap& map
   return *reinterpret_cast<const CUtensorMap*>(static_cast<uint64_t>(high) << 32 | low);
 }
 
-// The boxes of one warp. Each CTA of the pair has half of a tile's rows, in units of 8, which its warps take in rotation. kMost: rows of a
-// tile.
+// The boxes that one warp copies. Each CTA of the pair has half of a tile's rows, in units
+// of 8 rows; unit i of the half belongs to warp i % kXWarps. kMost: the most rows of a tile.
 template <int kMost>
 struct TokenBoxes {
   static constexpr int kUnit = 8, kUnitBytes = kUnit * tile::kSwizzledRowBytes;
@@ -30,14 +30,14 @@ struct TokenBoxes {
   static constexpr int kEach = (kOwn * kUnit + 31) / 32;                    // rows per lane
   static_assert(kMost % (2 * kUnit) == 0);
 
-  int all, first, count;  // units of the tile; this CTA's first unit and number of units
-  // Rows of x: lane l holds row l % 8 of this warp's units l / 8, 4 + l / 8 and so on.
+  int all, first, count;  // units in the tile; this CTA's first unit; its number of units
+  // Indices of rows of x: in lane l, row l % 8 of this warp's units l / 8, l / 8 + 4 and so on.
   int rows[kEach];
 
-  // Loads the row indices; the copies depend on them.
+  // Loads the indices of the rows, which the copies need.
   __device__ __forceinline__ void find(const ExpertParameters& p, const ExpertTile& t, uint32_t rank,
                                        int warp) {
-    constexpr int kNone = -1;  // a row outside the map's tensor: TMA writes zeros
+    constexpr int kNone = -1;  // outside the tensor of the TMA map, so TMA writes zeros
     const int lane = static_cast<int>(threadIdx.x % 32);
     all = ceil_div(t.rows, kUnit);
     const int half = ceil_div(all, 2);
@@ -50,10 +50,10 @@ struct TokenBoxes {
     }
   }
 
-  // Bytes of one k block, for both CTAs.
+  // Bytes of a k block of the tile, from both CTAs' copies.
   __device__ __forceinline__ uint32_t bytes() const { return static_cast<uint32_t>(all * kUnitBytes); }
 
-  // Copies the warp's rows of the k block at `column`. `to`: the address of the tile's first row.
+  // Copies this warp's rows in the k block that begins at `column`. to: address of the tile's first row.
   __device__ __forceinline__ void copy(const CUtensorMap& x, uint32_t to, int column, uint32_t full,
                                        int warp) const {
     const uint32_t own = to + static_cast<uint32_t>((first + warp) * kUnitBytes);

@@ -1,18 +1,18 @@
-// CTA pairs (tiles.cuh) gather rows of tokens into the row order of an expert GEMM while they multiply. Two
-// warps of each CTA move rows by bulk copies to shared memory and from there to a workspace. Whole TMA boxes
-// are loaded from the workspace, as if an earlier kernel had gathered the rows. The tensor cores are the
-// bottleneck, so memory bandwidth is left for this.
+// CTA pairs (tiles.cuh) copy rows of tokens into the order of an expert GEMM's rows of y while they
+// multiply. Two gather warps of each CTA move rows with bulk copies to shared memory and from there
+// to a workspace. Another warp loads whole TMA boxes from the workspace, as if an earlier kernel had
+// gathered the rows. The tensor cores are the bottleneck, so there is memory bandwidth to spare.
 //
-// Work is divided into waves: the experts whose first tile is among the grid's first tiles, among its second
-// tiles, and so on. A wave is divided into segments of k, so that the first tiles wait for little. The items
-// have a fixed order, which assigns each item to a warp, so all CTAs must run at once (Launch::cooperative).
-// A CTA copies a wave only when it loads tiles a few waves before it, so that the rows are still in L2 when
-// they are needed.
+// The work is divided into waves. Wave 0 is the experts whose first tile is among the grid's first tiles (one
+// per pair), wave 1 those whose first tile is among its second tiles, and so on. Within a wave, segments of k
+// come one after the other, so that the first tiles do not wait for whole rows. The order of the items is fixed
+// and assigns each item to a gather warp, so all CTAs must run at once (Launch::cooperative). A CTA copies a
+// wave only a few waves before it loads tiles of that wave, so that the rows are still in L2 when they are read.
 //
-// There is no deadlock. A warp publishes what it has written before it waits for its CTA to start a wave. A tile waits for rows of its own
-// wave, and these rows wait for the start of an earlier tile, so some warp can always proceed. This also holds if tiles are taken by
-// tickets, because the wave of a tile follows from its position in the list: among all waiting tiles, the rows of the first tile wait
-// for no tile.
+// There is no deadlock. Before a gather warp waits for its CTA to start a wave, it signals all rows that it has
+// written. A tile waits for rows of its own wave, and copies of these rows wait only for the start of earlier
+// tiles, so some warp can always proceed. This also holds if tiles are assigned by ticket, because a tile's
+// wave follows from its position in the list: the rows of the first of all waiting tiles wait for no tile.
 #pragma once
 #include <algorithm>
 #include <cmath>
@@ -24,23 +24,23 @@
 
 namespace sluice::cuda {
 
-// The gather as a kernel's parameter. kWarps: gather warps per CTA.
+// The gather's kernel parameters. kWarps: gather warps per CTA.
 struct PairGather {
   static constexpr int kWarps = 2;
-  static constexpr int kSegmentsMost = 32;  // one lane each
+  static constexpr int kSegmentsMost = 32;  // one per lane
 
-  const uint4* from = nullptr;           // rows of tokens
-  uint4* to = nullptr;                   // rows in order, `chunks` each
+  const uint4* from = nullptr;           // x: rows of tokens
+  uint4* to = nullptr;                   // the workspace: rows in y's order, of `chunks` chunks
   int64_t from_stride = 0;               // in chunks
   int chunks = 0;                        // 16-byte chunks per row
-  int segments = 0, segment_blocks = 0;  // segments of k; k blocks per segment
-  int ahead = 1;                         // waves that a CTA may copy beyond the tile that it loads
-  // Zero before and after the launch: CTAs that need no more rows; rows that have arrived, [experts, segments].
+  int segments = 0, segment_blocks = 0;  // segments per row; k blocks per segment
+  int ahead = 1;                         // how many waves ahead of its current tile a CTA may copy rows
+  // Zero before and after the launch: the number of CTAs that need no more rows; the rows that have arrived, [experts, segments].
   uint32_t *ctas_done = nullptr, *rows_arrived = nullptr;
 };
 
-// How k is divided into segments of equally many k blocks; the last may be shorter. C::kGatherBlocks: the
-// maximum number of k blocks per segment.
+// k is divided into segments with the same number of k blocks, except that
+// the last may have fewer. C::kGatherBlocks: the most k blocks per segment.
 template <class C>
 constexpr int pair_segment_blocks(int k_blocks) {
   const int segments = (k_blocks + C::kGatherBlocks - 1) / C::kGatherBlocks;
@@ -52,9 +52,9 @@ constexpr int pair_segments(int k_blocks) {
   return (k_blocks + each - 1) / each;
 }
 
-// The words before these counters are the tickets of the same launches.
+// Offset of the counters in the grid words; the launches' tickets are before them.
 constexpr size_t kGatherWordsAt = 1024;
-// True if a kernel can gather for this many experts and columns of x, or fewer.
+// True if a kernel can gather for `experts` experts and `width` columns of x.
 template <class C>
 constexpr bool pair_gather_fits(int experts, int width) {
   return width <= PairGather::kSegmentsMost * C::kGatherBlocks * static_cast<int>(kFragmentWidth) &&
@@ -62,8 +62,8 @@ constexpr bool pair_gather_fits(int experts, int width) {
              kGridWordsBytes;
 }
 
-// `to`: workspace for the ordered rows, bf16[rows, width]. clusters: CTA pairs of the grid. tile_rows and tile_row_blocks: per tile of a
-// pair.
+// to: workspace for the rows in y's order, bf16[rows, width]. clusters: CTA
+// pairs in the grid. tile_rows, tile_row_blocks: size of the tile of a pair.
 template <class C>
 PairGather pair_gather(const ExpertGemm::Problem& p, const ExpertGemm::Args& a, void* to, int clusters,
                        int tile_rows, int tile_row_blocks, uint32_t* grid_words) {
@@ -73,7 +73,7 @@ PairGather pair_gather(const ExpertGemm::Problem& p, const ExpertGemm::Args& a, 
   g.from = a.x.as<const uint4>(), g.to = static_cast<uint4*>(to);
   g.from_stride = a.x.stride[0] / 8, g.chunks = static_cast<int>(p.width / 8);
   g.segments = pair_segments<C>(k_blocks), g.segment_blocks = pair_segment_blocks<C>(k_blocks);
-  // As many waves as L2 can hold.
+  // As many waves ahead as fit into L2.
   constexpr double kBytes = 32e6;
   constexpr int kLeast = 2, kMost = 4;
   const double tiles = std::ceil(static_cast<double>(shape.row_blocks) / tile_row_blocks);
@@ -85,8 +85,8 @@ PairGather pair_gather(const ExpertGemm::Problem& p, const ExpertGemm::Args& a, 
 
 #ifdef __CUDACC__
 
-// Shared memory addresses of a gather warp: the staging of rows, the mbarrier that counts their bytes, and the word that counts the waves
-// that the CTA has started (zero at first).
+// Shared memory addresses for a gather warp: the buffer for rows, the mbarrier that
+// counts their bytes, and the counter of waves that the CTA has started (initially zero).
 struct PairGatherPlace {
   uint32_t rows, barrier, waves_begun;
 
@@ -96,24 +96,24 @@ struct PairGatherPlace {
     return uniform(static_cast<int>(all)) >= waves;
   }
 };
-// Records that the CTA has started to load tiles of `waves` more waves. Called by the warp that loads x.
+// Counts `waves` more waves as started: the CTA begins to load their tiles. Called by the warp that loads x.
 __device__ __forceinline__ void begin_waves(uint32_t waves_begun, int waves) {
   if (threadIdx.x % 32 == 0) tile::add_shared_count(waves_begun, static_cast<uint32_t>(waves));
   __syncwarp();
 }
 
-// An item: rows of an expert that a warp copies at once, one segment of each.
+// An item of a gather warp's work: several rows of an expert, one segment of k.
 struct GatherItem {
   int expert = 0, segment = 0, wave = 0;
-  int row = 0, rows = 0;  // row: of y; rows == 0: no more items
+  int row = 0, rows = 0;  // row: the first, as a row of y; rows == 0: no more items
 };
 
-// The items of one warp, in order. List: experts in the order of their tiles (`expert`, `listed` of them),
-// and the number of tiles before each (`before`). In this form ptxas has enough registers next to wgmma; with
-// deeper loop nests it did not.
+// The items of one warp, in order. List: experts in the order of their tiles (`expert`,
+// of which there are `listed`), and the number of tiles before each (`before`). The loops
+// are arranged so that registers suffice beside wgmma; with deeper nesting they did not.
 template <class C, class List>
 struct GatherItems {
-  // index: of the next item in the wave; begin, end: experts of the wave; groups: groups of rows of these experts.
+  // index: the next item's index in the wave; begin, end: the wave's range of listed experts; groups: number of groups of kGatherRows rows in that range.
   int index, begin = 0, end = 0, groups = 0, wave = -1;
 
   __device__ __forceinline__ GatherItem next(const ExpertParameters& p, const PairGather& g,
@@ -149,7 +149,7 @@ struct GatherItems {
   }
 };
 
-// The work of gather warp `warp` < kWarps of a CTA.
+// The loop of gather warp `warp` < kWarps of a CTA.
 template <class C, class List>
 __device__ __forceinline__ void gather_pair_rows(const ExpertParameters& p, const PairGather& g,
                                                  const List& list, const PairGatherPlace& place, int warp) {
@@ -161,7 +161,7 @@ __device__ __forceinline__ void gather_pair_rows(const ExpertParameters& p, cons
     const int flat = lane < item.rows ? __ldg(p.order + item.row + lane) : -1;
     return flat < 0 ? -1 : flat / p.slots;
   };
-  // Items whose rows are being written to memory, one per lane: their index in rows_arrived and their number of rows.
+  // Items whose stores to the workspace may still be in flight, one per lane: their counter in rows_arrived and their number of rows.
   int unpublished = 0, item_rows = 0;
   uint32_t* word = nullptr;
   const auto publish = [&] {
@@ -205,12 +205,12 @@ __device__ __forceinline__ void gather_pair_rows(const ExpertParameters& p, cons
   publish();
 }
 
-// The segments of an expert's rows that have arrived, for the warp that loads them.
+// Which segments of an expert's rows have arrived, for the warp that loads the rows.
 struct PairArrived {
-  uint32_t count = 0, wanted = 0;  // of the lane's segment
+  uint32_t count = 0, wanted = 0;  // rows of the lane's segment: arrived; in total
   const uint32_t* rows_arrived = nullptr;
 
-  // Starts the load; the result is not needed yet.
+  // Starts to load the counters; the result is needed only by wait().
   __device__ __forceinline__ void read(const ExpertParameters& p, const PairGather& g, int expert) {
     const int lane = static_cast<int>(threadIdx.x % 32);
     wanted = lane < g.segments ? __ldg(p.row_count + expert) : 0;
@@ -219,7 +219,7 @@ struct PairArrived {
   }
   __device__ __forceinline__ void read_again() { count = tile::read_written(rows_arrived); }
   __device__ __forceinline__ uint32_t mask() const { return __ballot_sync(0xffffffffu, count >= wanted); }
-  // Waits for `segment` to arrive.
+  // Waits until the rows of `segment` have arrived.
   __device__ __forceinline__ void wait(int segment) {
     while (!(mask() >> segment & 1)) read_again();
     tile::fence_global_for_async();
@@ -227,7 +227,7 @@ struct PairArrived {
   }
 };
 
-// Called by the warp that has waited for all rows that this CTA loads. The last CTA resets the counters to zero.
+// Called by the warp that loads x, when all rows that its CTA needs have arrived. The last CTA resets the counters to zero.
 __device__ __forceinline__ void finish_gather(const ExpertParameters& p, const PairGather& g) {
   const int lane = static_cast<int>(threadIdx.x % 32);
   const uint32_t before = lane == 0 ? tile::take_turn(g.ctas_done) : 0;

@@ -1,4 +1,4 @@
-// The ring of stages of tiles.cuh, and the publication of tiles by a producer warp to the other warps.
+// The ring of stages of tiles.cuh, and the queue in which a producer warp passes tiles to the other warps.
 #pragma once
 #include "backends/cuda/experts/parameters.cuh"
 #include "backends/cuda/experts/tile/producer_gather.cuh"
@@ -9,8 +9,8 @@
 
 namespace sluice::cuda {
 
-// The maximum number of tiles that one warp has started to load and another has not started to multiply;
-// never more than stages.
+// Entries in the queue of tiles: the most tiles by which a warp that loads can be ahead of a warp that multiplies.
+// A tile uses one stage or more, so this must be at least the number of stages (8 at most).
 constexpr int kTilesAhead = 16;
 
 // Offsets in shared memory. Stages come first, aligned to 1024.
@@ -25,16 +25,16 @@ struct TileShared {
 template <class C>
 struct TileRing {
   static constexpr int kBlocksMost = 1 << 15;  // row blocks of an expert
-  // A tile that is published with its list position has fewer rows than this.
+  // If a tile is passed with its `index`, it has fewer rows than this, because both share a word.
   static constexpr uint32_t kRowsLimit = C::kTileN < 256 ? 1 << 8 : 1 << 9;
   uint32_t base;  // aligned to 1024
   TileShared at;
   tile::RingPlace place;
-  // CTA pairs: this CTA's rank, and the base address in the peer CTA.
+  // For CTA pairs: this CTA's rank, and the address of the peer CTA's `base`.
   uint32_t rank = 0, peer = 0;
 
   __device__ __forceinline__ tile::Ring barriers() const { return {base + at.full, base + at.empty}; }
-  // Initialises the barriers. Called by all threads of the CTA, which make the barriers visible afterwards. shared: the memory at `base`.
+  // Initializes the barriers. Called by all threads of the CTA; the caller then makes them visible. shared: generic pointer to `base`.
   __device__ __forceinline__ void init(uint8_t* shared) const {
     if (threadIdx.x < static_cast<unsigned>(at.stages))
       barriers().init(threadIdx.x, C::kFullArrivals, C::kEmptyArrivals);
@@ -46,17 +46,17 @@ struct TileRing {
   }
   // The full barrier of the current stage.
   __device__ __forceinline__ uint32_t full() const { return barriers().full_of(place.stage); }
-  // True if a published tile marks the end of the list. `rows` alone does not tell: a CTA of a pair that
-  // shares weights may have no rows of a tile.
+  // True if tile t marks the end of the list. In a pair that shares
+  // weights, a CTA may have no rows of a tile, so `rows` does not tell.
   static __device__ __forceinline__ bool ends(const ExpertTile& t) {
     return C::kSharesWeights ? t.end_block == 0 : t.rows == 0;
   }
-  // Publishes the CTA's `count`-th tile to all its warps.
+  // Writes the CTA's tile number `count` to the queue, for all its warps.
   __device__ __forceinline__ void publish(int count, const ExpertTile& t) const {
     tile::store_and_arrive_by_warp(base + at.tiles + count % kTilesAhead * 16, words_of(t),
                                    base + at.published + count % kTilesAhead * 8);
   }
-  // Publishes to the peer CTA, where a warp waits by expect_tile() and wait_tile().
+  // Writes the tile to the queue of the peer CTA, where a warp calls expect_tile() and wait_tile().
   __device__ __forceinline__ void publish_to_peer(int count, const ExpertTile& t) const {
     if (threadIdx.x % 32 == 0)
       tile::store_remote(peer + at.tiles + count % kTilesAhead * 16, words_of(t),
@@ -80,9 +80,9 @@ struct TileRing {
   __device__ __forceinline__ uint32_t expect(uint32_t bytes) const {
     return barriers().expect_by_warp(place.stage, bytes);
   }
-  // Each consumer warp releases a stage that it has read, in both CTAs of a pair, unless `predicate` is 0. If
-  // lanes read codes by loads, or if rows of y pass through the last stage, every lane arrives for itself
-  // (tile::arrive_by_lane).
+  // Consumer warps call this when they have read a stage. It releases the stage in both
+  // CTAs of a pair, unless `predicate` is 0. If lanes load codes themselves or the last
+  // stage is used to stage y, every lane arrives for itself (tile::arrive_by_lane).
   __device__ __forceinline__ void release(uint32_t stage, uint32_t predicate = 1) const {
     if constexpr (C::kReleasedByLanes) {
       barriers().release(stage, predicate);
@@ -91,12 +91,12 @@ struct TileRing {
       tile::arrive_twice_by_warp(barriers().empty_of(stage), peer_barriers().empty_of(stage), predicate);
     }
   }
-  // The staging of gather warp `warp`.
+  // Shared memory of gather warp `warp`.
   __device__ __forceinline__ PairGatherPlace gather_place(int warp) const {
     return {base + at.gathered + static_cast<uint32_t>(warp * C::kGatherBytes),
             base + at.gather_full + static_cast<uint32_t>(warp * 8), base + at.waves_begun};
   }
-  // Releases the stages of a tile in which this warpgroup has no work.
+  // Waits for and releases the stages of a tile in which this warpgroup has no work.
   __device__ __forceinline__ void skip(int k_blocks) {
 #pragma unroll 1
     for (int k = 0; k < k_blocks; k += C::kSteps) {

@@ -6,32 +6,32 @@
 
 namespace sluice::cuda {
 
-// Bytes of shared memory of a TileSchedule, and of the scratch that kThreads threads need to build it.
+// Bytes of shared memory of a TileSchedule; below, of the scratch memory that kThreads threads need to build it.
 constexpr int expert_list_bytes(int experts) { return (experts + 1) * 4 + (experts + 1) / 2 * 4; }
 template <int kThreads>
 constexpr int kExpertListScratchBytes = kThreads / 32 * 16 + 16;
 
 #ifdef __CUDACC__
 
-// The tiles of all experts that a launch serves, divided as in PlainSchedule; for a CTA pair, both halves are one tile. The
-// tail, the tiles after the last full round of the grid, is cut into tiles of fewer row blocks if those still fit one round:
-// the row blocks of one or two warpgroups, which take about half or three quarters of a tile's time. Two tiles make three cut
-// tiles of two warpgroups, so even a tail of two thirds of a round saves a quarter of a round. bf16 tiles are not cut, because
-// it saved nothing.
+// The tiles of all experts that a launch computes, divided as in PlainSchedule; the two halves of a CTA pair's tile
+// count as one tile. The tail is the tiles after the last full round of the grid. It is cut into tiles with fewer
+// row blocks (those of one or two of the three warpgroups, which take about half or three quarters of a whole tile's
+// time) if the cut tiles still fit one round. Two tiles make three cut tiles of two warpgroups, so even a tail of
+// two thirds of a round gets a quarter of a round shorter. bf16 tiles are not cut, because that saved no time.
 template <class C>
 struct TileSchedule {
-  // Shared memory: for the i-th listed expert, the number of tiles before it, cut tiles included, and the
-  // total at the end, [experts + 1]; then the indices of the listed experts.
+  // In shared memory. before: for the i-th listed expert, the number of tiles before it (cut tiles
+  // included), and the total at the end, [experts + 1]. expert: the indices of the listed experts.
   int32_t* before = nullptr;
   uint16_t* expert = nullptr;
-  int listed = 0, all = 0;  // experts; tiles, cut tiles included
-  // Experts after the cut_expert-th have tiles of tail_blocks row blocks. In that expert itself, the tiles
-  // after the first cut_m_tile whole tiles of the same rows of x have tail_blocks row blocks, too.
+  int listed = 0, all = 0;  // experts in the list; tiles, including cut tiles
+  // Where the cut tiles begin: experts after the cut_expert-th, and in that expert itself all
+  // but the first cut_m_tile tiles along the weight rows, have tiles of tail_blocks row blocks.
   int cut_expert = INT32_MAX, cut_m_tile = 0, tail_blocks = C::kTileBlocks;
 
   static __device__ __forceinline__ int tiles_of(int rows) { return ceil_div(rows, C::kRowsMost); }
-  // The height class of an expert with rows; 0 is the widest. If there are more heights than classes, some heights share a class.
-  static constexpr int kClasses = std::min(C::kHeights, 4);  // each has 16 bits of a word
+  // The class of the TMA box height that an expert's tiles need; 0 is the highest. If there are more heights, neighbors share a class.
+  static constexpr int kClasses = std::min(C::kHeights, 4);  // a class has 16 bits of a 64-bit word
   static __device__ __forceinline__ int height_class(int rows) {
     const int units = ceil_div(ceil_div(rows, C::kStepN), tiles_of(rows));
     const int width = (C::kSharesWeights ? ceil_div(units, 2) : units) * C::kStepN;
@@ -51,21 +51,21 @@ struct TileSchedule {
     __syncthreads();
   }
 
-  // The result of count() for a thread's expert: its position in the list, and three numbers of tiles of the
-  // same weights: the tiles before the expert, its own tiles, and all tiles.
+  // What count() finds for a thread's expert: its position in the list, and three counts of
+  // tiles per row block of weights: before the expert, of the expert, and of all experts.
   struct Counted {
     int at, first, own, columns;
-    bool mine;  // the launch serves the expert
+    bool mine;  // this launch computes the expert
   };
-  // First step of make(): orders the experts. rows: of the expert with this thread's index; 0 past the last expert.
+  // First step of make(): orders the experts. Thread e passes the rows of expert e, or 0 past the last expert.
   __device__ __forceinline__ Counted count(const ExpertParameters& p, int rows, int32_t* sums) {
     const uint32_t scratch = tile::shared_address(sums);
     const int tid = static_cast<int>(threadIdx.x), lane = tid % 32, warp = tid / 32;
     const bool mine = serves(p, rows);
     const int own = mine ? tiles_of(rows) : 0;
     const int height = !mine ? 4 : p.expert_order == ExpertOrder::kByWidth ? height_class(rows) : 0;
-    // Experts of each height class, and their tiles of the same weights, before this expert: first within the warp, then within
-    // the CTA. Loops over the warps' sums would take as long as everything else.
+    // For each height class, the experts before this one and their tiles per row block of weights: first within
+    // the warp, then within the CTA. Loops over the sums of warps would take as long as everything else.
     int at = 0;
     uint64_t experts = 0, tiles = static_cast<uint64_t>(own) << (16 * (height % 4));
 #pragma unroll
@@ -103,8 +103,8 @@ struct TileSchedule {
     if (mine) expert[at] = static_cast<uint16_t>(tid);
     return {at, first, own, columns, mine};
   }
-  // Second step: counts tiles over all weight rows, and cuts the tail of a launch that has `ahead` tiles before these. A CTA
-  // barrier follows before the list is read, and before another call that cuts.
+  // Second step: counts tiles over all weight rows, and cuts the tail, in a launch that computes `ahead` other
+  // tiles first. The caller needs a CTA barrier before the list is read, and before another call that cuts.
   __device__ __forceinline__ void lay(const ExpertParameters& p, const Counted& counted, int ahead,
                                       int32_t* sums) {
     constexpr int kWarps = C::kThreads / 32;
@@ -116,9 +116,9 @@ struct TileSchedule {
     const int tail_tiles =
         max(0, min(all, together - __float2int_rd(__int2float_rn(together) * p.cut_for) * grid));
     if (C::kCuts > 1) {
-      // At small tile_n memory is the bottleneck. While SMs idle in the last round, weights of the next
-      // product arrive, so cut tiles that fill more than half of a round gain nothing. This does not hold if
-      // no other product follows.
+      // With a small tile_n memory is the bottleneck. In the last round, idle SMs load weights
+      // of the next product, so cut tiles that fill more than half a round save nothing. If the
+      // launch computes both products, no other product follows, and cutting is always worth it.
       constexpr int kOfGroup = C::kTileBlocks / C::kCuts,
                     kTwoThirds = C::kTileN <= 32 && !C::kBothProducts ? 4 : 3;
       if (p.cut_for > 0 && tail_tiles > 0)
@@ -147,8 +147,8 @@ struct TileSchedule {
     if (threadIdx.x == 0) before[listed] = all;
   }
 
-  // The tile at `index` < all, whole or cut. Called by whole warps. Copies wait while a warp finds a tile, so this has no
-  // avoidable divisions and no branches.
+  // The tile at `index` < all, whole or cut. Called by whole warps. No copy is issued
+  // while a warp looks up a tile, so this code avoids divisions and has no branches.
   __device__ __forceinline__ ExpertTile at(const ExpertParameters& p, int index) const {
     const int lane = static_cast<int>(threadIdx.x % 32);
     int low = 0, far = listed;  // before[low] <= index < before[low + far]
@@ -162,7 +162,7 @@ struct TileSchedule {
     const int e = expert[low], rows = __ldg(p.row_count + e), begin = __ldg(p.row_begin + e);
     const int within = index - before[low], tiles = tiles_of(rows), units = ceil_div(rows, C::kStepN),
               m_tile = within / tiles, tile = within - m_tile * tiles;
-    const int each = units / tiles, more = units - each * tiles;  // the first `more` tiles have one unit more
+    const int each = units / tiles, more = units - each * tiles;  // the first `more` tiles have one unit more than the others
     const int first = (tile * each + min(tile, more)) * C::kStepN;
     const int limit = low < cut_expert   ? INT32_MAX
                       : low > cut_expert ? 0
@@ -175,7 +175,7 @@ struct TileSchedule {
   }
 
  private:
-  // For more experts than the CTA has threads, or very many tiles: lists tiles in expert order and cuts none.
+  // For more experts than the CTA has threads, or more tiles than 16 bits can count: lists tiles in the order of expert ids and cuts none.
   __device__ __forceinline__ void make_long(const ExpertParameters& p, int32_t* sums) {
     const int tid = static_cast<int>(threadIdx.x), lane = tid % 32, warp = tid / 32;
     const int m_tiles = ceil_div(p.row_blocks, C::kTileBlocks);

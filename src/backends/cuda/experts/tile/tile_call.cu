@@ -1,5 +1,5 @@
-// Enqueues the launches of a configuration, from a table of all compiled kernels. All decisions are made
-// before.
+// Enqueues the launches of a configuration from a table of
+// all compiled kernels. It makes no decisions of its own.
 #if defined(__CUDACC__)
 #include "backends/cuda/experts/tile/tile_call.h"
 
@@ -31,7 +31,7 @@ Launcher launcher_of(WeightFormat f, size_t row) {
 Status enqueue_tiles(std::string_view name, const ExpertGemm::Problem& p,
                      std::span<const KernelLaunch> launches, const ExpertGemm::Args& a, Workspace w,
                      Stream stream) {
-  // Without tokens no row belongs to a token, and there is no x to map.
+  // With no tokens, no row has a token, and x has no memory to map.
   if (p.rows == 0 || ExpertGemm::tokens_of(p) == 0) return {};
   ExpertGemm::Args args = a;
   for (const KernelLaunch& one : launches) {

@@ -1,4 +1,4 @@
-// The kernel descriptors of the tile kernels, which differ only in data. Their .cu files say when each wins and loses.
+// The kernel descriptors of expert_gemm_*_tile_sm90, which differ only in data. The .cu files say when each kernel wins and loses.
 #pragma once
 #include "backends/cuda/experts/cost/cost.h"
 #include "backends/cuda/experts/tile/tile_call.h"
@@ -8,7 +8,7 @@ namespace sluice::cuda {
 struct TileKernelData {
   std::string_view name;
   WeightFormat weights;
-  std::string_view why;  // why other weight types are refused; the end of the refusal's text
+  std::string_view why;  // why other weight types are refused; the refusal's text ends with it
 };
 
 template <const TileKernelData& kData>

@@ -1,4 +1,4 @@
-// The configurations of the tile kernels for a problem: the possible launches, and the experts that each launch serves.
+// The configurations of the tile kernels for a problem: the possible sequences of launches, and the experts that each launch computes.
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
@@ -8,19 +8,19 @@
 namespace sluice::cuda {
 namespace {
 
-// The source of rows of x for the launches of a configuration, and the suffix of the configuration's name.
+// Where the launches of a configuration get rows of x from, and the suffix that this adds to the configuration's name.
 enum class Rows { kAsTheyAre, kOrdered, kThreads, kBoxes, kGathered };
 constexpr std::string_view kSuffixes[] = {"", ".ordered", ".threads", ".boxes", ".gathered"};
 
-// Kernels that divide the experts by their number of rows, in ascending order. Each serves experts of up to its own tile_n; the
-// last one also serves all larger experts. A kernel is named by its tile_n; a negative name means CTA pairs. `first` serves the
-// mean and is launched first. Then come the kernels for more rows, in descending order, then the kernels for fewer rows.
+// Kernels that divide the experts by their number of rows, in ascending order. A kernel computes experts with up to tile_n rows; the last
+// one also computes all larger experts. n: the tile_n of each kernel, negative for CTA pairs. Kernel `first` computes experts with about
+// the mean number of rows and is launched first. Then come the kernels for more rows, in descending order, then the kernels for fewer rows.
 struct Ladder {
   std::array<int, 4> n{};
   int first = 0;
-  // Experts with fewer rows than the mean minus this many standard deviations go to the kernels before
-  // `first`. Experts nearer to the mean stay with `first`, because a launch that serves few experts still
-  // pays for its start and its end.
+  // Experts with fewer rows than the mean minus this many standard deviations go
+  // to the kernels before `first`. Experts nearer to the mean stay with `first`,
+  // because even a launch that computes few experts costs its start and its end.
   double deviations = 3;
 
   int size() const {
@@ -29,7 +29,7 @@ struct Ladder {
     return count;
   }
 };
-constexpr double kAll = -10;  // every expert whose rows fit
+constexpr double kAll = -10;  // kernels before `first` get every expert with at most tile_n rows
 constexpr Ladder kSingles[] = {{{16}},
                                {{24}},
                                {{32}},
@@ -64,8 +64,8 @@ constexpr Ladder kDecodedSingles[] = {
     {{64}}, {{112}}, {{160}}, {{64, 112}, 1}, {{64, 160}, 1}, {{64, 112, 160}, 1}, {{112, 160}, 1}};
 constexpr Ladder kDecodedPairs[] = {{{-160}}, {{64, -160}, 1}, {{112, -160}, 1}, {{64, 112, -160}, 2}};
 
-// The index in tile_kernels() of the kernel with tile_n `n` and this source of rows, or -1 if none was
-// compiled.
+// The index in tile_kernels() of the kernel with tile_n = |n| (pairs if
+// n < 0) and this source of rows, or -1 if no such kernel is compiled.
 int kernel_of(WeightFormat f, int n, Rows rows, bool first) {
   const bool pair = n < 0;
   const XSource x = rows == Rows::kAsTheyAre || rows == Rows::kOrdered ? XSource::kInOrder
@@ -89,17 +89,17 @@ double mean_rows(const ExpertGemm::Problem& p) {
   return active > 0 ? rows / active : 0;
 }
 
-// kByWidth needs one thread of a CTA per expert, and tiles that a CTA can count in 16 bits.
+// kByWidth needs one thread of the CTA per expert, and tile counts of at most 16 bits.
 ExpertOrder order_of(const ExpertGemm::Problem& p, const TileKernel& k, double mean, double tiles) {
   const int64_t threads = p.w != DType::kBF16 ? 512 : 384;
   if (p.experts > threads || p.rows / k.n_most + p.experts > UINT16_MAX) return ExpertOrder::kLong;
-  // With few tiles per SM their order matters. With many mxfp4 tiles, memory traffic and products mix better in the given order.
+  // If SMs have few tiles each, the order matters. With many mxfp4 tiles, the given order mixes memory-bound and compute-bound tiles better.
   constexpr double kFewTiles = 1300, kRowsOfOrder = 20;
   if (p.w == DType::kBF16) return k.ctas() == 2 ? ExpertOrder::kByWidth : ExpertOrder::kGiven;
   return tiles < kFewTiles && mean > kRowsOfOrder ? ExpertOrder::kByWidth : ExpertOrder::kGiven;
 }
 
-// The number of tiles if every expert has the mean number of rows.
+// The number of tiles if every active expert had the mean number of rows.
 double tiles_of(const ExpertGemm::Problem& p, const TileKernel& k, double mean) {
   const double active = active_experts(ExpertGemm::expected_rows(p), p.experts);
   return active * std::max(1.0, std::ceil(mean / k.rows_of_x())) *
@@ -107,13 +107,13 @@ double tiles_of(const ExpertGemm::Problem& p, const TileKernel& k, double mean) 
                    static_cast<double>(k.rows_of_weights()));
 }
 
-// The launches of a ladder, or none if one of its kernels was not compiled for this source of rows.
+// The launches of a ladder, or none if one of its kernels is not compiled for this source of rows.
 std::vector<TileLaunch> launches_of(const ExpertGemm::Problem& p, const DeviceInfo& d, const Ladder& ladder,
                                     Rows rows) {
   const double mean = mean_rows(p), deviation = std::sqrt(mean);
   const int count = ladder.size();
   std::vector<TileLaunch> steps(static_cast<size_t>(count));
-  int next = 1;  // the smallest row count that no kernel serves yet
+  int next = 1;  // the smallest row count that no kernel covers yet
   for (int i = 0; i < count; ++i) {
     const int kernel =
         kernel_of(ExpertGemm::format(p), ladder.n[static_cast<size_t>(i)], rows, i == ladder.first);
@@ -122,15 +122,15 @@ std::vector<TileLaunch> launches_of(const ExpertGemm::Problem& p, const DeviceIn
     double most = k.n_most;
     if (i < ladder.first) most = std::min(most, mean - ladder.deviations * deviation);
     if (i == ladder.first && i + 1 < count) {
-      // Experts with slightly more rows than this kernel serves are worth another launch if they fill a round
-      // of its tiles.
+      // Experts with slightly more rows than kernel `first` computes in one tile
+      // get a launch of their own only if they fill a few rounds of its tiles.
       const double active = active_experts(ExpertGemm::expected_rows(p), p.experts);
       const double beyond = active * std::erfc((most + 0.5 - mean) / deviation / std::sqrt(2)) / 2;
       constexpr double kRowBlocks = 3;
       if (beyond * static_cast<double>(ExpertGemm::fragments(p).row_blocks) < d.cores * kRowBlocks)
         most = std::max(most, mean + 3 * deviation);
     }
-    // A multiple of 8, so that a table of plans has few steps.
+    // A multiple of 8, so that plans for neighboring token counts are often equal.
     const int rows_most =
         i + 1 == count ? INT32_MAX : static_cast<int>(std::clamp(std::floor(most / 8) * 8, 0.0, 1e9));
     TileLaunch& step = steps[static_cast<size_t>(i)];
@@ -155,13 +155,13 @@ std::vector<TileLaunch> launches_of(const ExpertGemm::Problem& p, const DeviceIn
   return out;
 }
 
-// The conditions under which CTA pairs can gather: shared memory has room for the lists of experts, one warp covers all of k at
-// once, and a published tile has room for its list position beside its rows.
+// Adds the conditions under which CTA pairs can gather: shared memory has room for the lists of experts, the lanes
+// of one warp cover all segments of k, and a queued tile's word has room for its list index beside its rows.
 void need_gather(Refusal& r, const ExpertGemm::Problem& p) {
   const bool decodes = p.w != DType::kBF16;
   const int64_t experts = decodes ? 512 : 256, width = decodes ? 10240 : 16384;
   constexpr int64_t kTilesMost = 1 << 22;
-  // Measured: relative to the tiles after it, a gather takes about 375 / weight rows of the time.
+  // Measured: a gather takes about 375 / weight_rows of the time of the tiles that use its rows.
   constexpr int64_t kWeightRows = 1024;
   r.need(ExpertGemm::weight_rows(p) >= kWeightRows,
          "at least 1024 weight rows (all of them reuse a copied row of x)", "weight rows",
@@ -174,12 +174,12 @@ void need_gather(Refusal& r, const ExpertGemm::Problem& p) {
   r.need(tiles <= kTilesMost, "at most 2^22 tiles (a tile's place is published in 23 bits)", "tiles", tiles);
 }
 
-// True if the problem's rows come from this source, or would if they were 16-byte aligned.
+// True if this source fits the problem's rows, apart from alignment.
 bool applies(const ExpertGemm::Problem& p, Rows rows) {
   return rows == Rows::kThreads || (rows == Rows::kAsTheyAre) == (p.slots == 0);
 }
 
-// The reasons why this source of rows is impossible.
+// Why this source of rows cannot be used.
 Refusal refusal_of(const ExpertGemm::Problem& p, Rows rows) {
   Refusal r;
   if (rows == Rows::kAsTheyAre || rows == Rows::kBoxes || rows == Rows::kGathered)
@@ -199,7 +199,7 @@ class Lister {
   void add(const Ladder& ladder, Rows rows) {
     if (applies(p_, rows)) add(launches_of(p_, d_, ladder, rows), rows, {});
   }
-  // One kernel for all experts.
+  // One kernel that computes all experts.
   void add(int kernel, Rows rows, std::string_view more = {}) {
     if (!applies(p_, rows)) return;
     std::vector<TileLaunch> launches;
@@ -226,7 +226,7 @@ class Lister {
     one.name += more;
     one.name += kSuffixes[static_cast<size_t>(rows)];
     for (const Config& before : out_)
-      // A ladder whose other kernels have no experts to serve equals an earlier configuration.
+      // If no experts are left for the other kernels of a ladder, it equals an earlier configuration.
       if (before.name == one.name) return;
     one.refusal = refusal_of(p_, rows);
     if (one.refusal.accepted()) {
@@ -250,7 +250,7 @@ std::vector<Config> tile_configs(const ExpertGemm::Problem& p, const DeviceInfo&
   if (f.scaled() && f != WeightFormat{DType::kE2M1}) {
     for (const Ladder& ladder : kDecodedSingles) list.add(ladder, Rows::kThreads);
     for (const Ladder& ladder : kDecodedPairs) list.add(ladder, Rows::kBoxes);
-    // Ordered rows exist only for pairs: every single-CTA kernel copies rows by threads.
+    // Rows are copied into y's order only for CTA pairs: every single-CTA kernel has a variant whose threads copy them.
     for (const Rows rows : {Rows::kAsTheyAre, Rows::kOrdered}) list.add(kDecodedPairs[0], rows);
     return list.take();
   }
@@ -266,7 +266,7 @@ std::vector<Config> tile_configs(const ExpertGemm::Problem& p, const DeviceInfo&
   for (size_t i = 0; i < std::size(kBf16Tiles); ++i) {
     const TileKernel& k = kBf16Tiles[i];
     const int kernel = static_cast<int>(i);
-    // If two kernels differ only in the step of tile_n, the finer kernel has a suffix.
+    // If two kernels differ only in the step of tile_n, the name of the one with the finer step has a suffix.
     const std::string_view finer = k.x == XSource::kRowBoxes && k.n_step == 8 ? "/8" : "";
     switch (k.x) {
       case XSource::kInOrder:

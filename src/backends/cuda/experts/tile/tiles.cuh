@@ -1,20 +1,20 @@
-// The tile kernel of the expert GEMMs: a tile is tile_m weight rows x up to kTileN rows of x. The CTAs of a
-// persistent grid process one tile after the other.
+// The tile kernel of the expert GEMMs. A tile is tile_m weight rows x up to kTileN
+// rows of x. A persistent grid of CTAs processes tiles one after the other.
 //
-// Consumers: one to three warpgroups, each with one or two row blocks of 64. x is swizzled in shared memory.
-// wgmma reads bf16 weights from shared memory, too; coded weights (mxfp4 and the other formats of codes.cuh)
-// are decoded in registers. Each warpgroup advances at its own pace, as far ahead as the ring of stages
-// allows.
+// Consumers: one to three warpgroups, each with one or two row blocks of 64 weight
+// rows. x is swizzled in shared memory. wgmma reads x and bf16 weights from there;
+// coded weights (the formats of codes.cuh) are decoded in registers. Warpgroups do
+// not wait for each other and may be as many stages apart as the ring has.
 //
-// Producers: the warps of one more warpgroup (producer.cuh). If rows of x are at any address, one warp copies weights by bulk copies, and
-// three warps copy rows of x, 16 bytes per thread. If rows of x are in y's order, at multiples of 16 bytes, one warp copies a tile's rows
-// in one TMA box, and three warps copy weights.
+// Producers: the warps of one more warpgroup (producer.cuh). If rows of x may be at any address, one warp
+// copies weights with bulk copies, and three warps copy rows of x, 16 bytes per thread. If rows of x are in y's
+// order and aligned to 16 bytes, one warp copies a tile's rows as one TMA box, and three warps copy weights.
 //
-// CTA pairs: a pair is a cluster of two CTAs on two SMs. The operand that both multiply comes from L2 once: each CTA copies
-// half of it into both. If the pair shares rows of x, each CTA has half of a tile's row blocks. The rows come in one TMA box if
-// they are in order or if two more warps gather them into order (producer_gather.cuh), otherwise in one box per row
-// (producer_boxes.cuh). If the pair shares weights, each CTA has half of a tile's rows. A stage is empty when both CTAs have
-// read it, so consumer warps release it in both.
+// CTA pairs: a cluster of two CTAs on two SMs. An operand that both multiply comes from L2 once: each CTA copies
+// half of it to both. If the pair shares rows of x, each CTA has half of a tile's row blocks. The rows come as
+// one TMA box if they are in y's order or if two more warps gather them into that order (producer_gather.cuh),
+// otherwise as one box per row (producer_boxes.cuh). If the pair shares weights, each CTA has half of a tile's
+// rows of x. A stage is empty once both CTAs have read it, so consumer warps release it in both.
 #pragma once
 #include <algorithm>
 #include <type_traits>
@@ -40,7 +40,7 @@
 
 namespace sluice::cuda {
 
-// A bf16 block in the layout `fragments` already has the swizzle that wgmma's descriptor expects.
+// True if a bf16 block in the layout `fragments` has the swizzle that the wgmma descriptor expects.
 constexpr bool bf16_blocks_are_swizzled() {
   for (int64_t row = 0; row < kFragmentRows; ++row)
     for (int64_t k = 0; k < kFragmentWidth; ++k)
@@ -51,11 +51,11 @@ constexpr bool bf16_blocks_are_swizzled() {
 }
 static_assert(bf16_blocks_are_swizzled());
 
-// Constants of a compiled kernel, from its row of config.h.
+// The constants of a compiled kernel, from its entry in config.h.
 template <class Weights_, TileKernel kOf, int kResident_ = 1>
 struct ExpertTiles {
   using Weights = Weights_;
-  static constexpr bool kDecodes = Weights::kDecodes;  // codes in registers
+  static constexpr bool kDecodes = Weights::kDecodes;  // weights are codes that threads decode in registers
   static constexpr XSource kRows = kOf.x;
   static constexpr bool kSharesX = kOf.shares == PairShares::kRowsOfX,
                         kSharesWeights = kOf.shares == PairShares::kWeights, kPair = kOf.ctas() == 2;
@@ -63,17 +63,17 @@ struct ExpertTiles {
   static constexpr int kGroups = kDecodes ? 3 : kOf.tile_m > 64 ? 2 : 1;  // consumer warpgroups
   static constexpr int kBlocks =
       kOf.tile_m / (static_cast<int>(kFragmentRows) * kGroups);  // row blocks per warpgroup
-  // tile_n, which wgmma calls N. There is code for kTileN, kTileN - kStepN, and so on down to kLeastN. ptxas
-  // serialises wgmma in a kernel with five such loops that each have an epilogue, or with fewer loops that
-  // use more registers.
+  // tile_n, the N of wgmma. There is code for N = kTileN, kTileN - kStepN, and so
+  // on down to kLeastN. ptxas serializes wgmma in a kernel with five such loops
+  // that each have an epilogue, or with fewer loops that use more registers.
   static constexpr int kTileN = kOf.n_most, kStepN = kOf.n_step, kLeastN = kOf.n_least;
   static constexpr int kRowsMost = kOf.rows_of_x();  // rows of x per tile
   static constexpr int kSteps = kOf.k_steps;         // k blocks per stage
   static constexpr int kResident = kResident_;       // CTAs per SM
   static constexpr int kThreads = (kGroups + 1) * 128;
   static constexpr bool kGathers = kRows == XSource::kGathered;
-  static constexpr bool kKeepsIndex = kGathers;  // a tile is published with its `index`
-  static constexpr bool kBothProducts = false;   // a launch computes tiles of both products
+  static constexpr bool kKeepsIndex = kGathers;  // a tile is queued with its `index`
+  static constexpr bool kBothProducts = false;   // one launch computes the tiles of both products
   static constexpr bool kWholeBoxes =
       kRows == XSource::kInOrder || kGathers;  // one TMA box holds all rows of the tile, or half of them
   static constexpr bool kBoxes = kRows != XSource::kThreads;  // x arrives by TMA
@@ -81,9 +81,9 @@ struct ExpertTiles {
   static_assert(!kSharesX || kBoxes, "only TMA reaches both CTAs");
   static_assert(!kSharesWeights || kRows != XSource::kRowBoxes,
                 "a TMA box a row is too slow for all rows of a CTA");
-  // Row blocks of a CTA and of a tile; then the layout of a stage: x, weights, scales.
+  // Row blocks of a CTA; of a tile. Then the layout of a stage: x, weights, scales.
   static constexpr int kRowBlocks = kGroups * kBlocks, kTileBlocks = (kSharesX ? 2 : 1) * kRowBlocks;
-  static constexpr int kCuts = kDecodes ? kGroups : 1;  // maximum number of parts of a cut tail tile
+  static constexpr int kCuts = kDecodes ? kGroups : 1;  // most tiles that a tail tile is cut into
   static constexpr int kBlockBytes = Weights::kCodeBytes, kScaleBytes = Weights::kScaleBytes;
   static_assert(!kSharesWeights || kScaleBytes == 0, "scales are copied to one CTA");
   static constexpr int kXBytes = kTileN * tile::kSwizzledRowBytes;  // per k block
@@ -92,23 +92,23 @@ struct ExpertTiles {
   static constexpr int kStageBytes = (kScales + kRowBlocks * kSteps * kScaleBytes + 1023) / 1024 * 1024;
   // wgmma reads tiles with the swizzle of swizzle.cuh, so they start at multiples of 1024.
   static_assert(kXBytes % 1024 == 0 && (kDecodes || kBlockBytes % 1024 == 0));
-  // Staging of a warpgroup's rows of y. bf16 pairs have enough shared memory for it, so one epilogue serves all tile_n, and
-  // only wgmma reads a stage. The other kernels stage y in their last stage.
+  // Bytes to stage a warpgroup's rows of y. bf16 pairs have shared memory for this, so one epilogue handles
+  // all tile_n, and stages are read only by wgmma. The other kernels (0) stage y in their last stage.
   static constexpr int kStagedBytes = kDecodes || !kPair ? 0 : kBlocks == 1 && !kGathers ? 8192 : 4096;
   static constexpr bool kReleasedByLanes = kStagedBytes == 0;
-  // Shared memory of epilogues: that staging, or the row scales and biases of a tile (EpilogueRowsAhead), for all warpgroups.
+  // Shared memory of the epilogues of all warpgroups: the staging above, or the factors and biases of a tile's rows (EpilogueRowsAhead).
   static constexpr int kEpilogueBytes = kDecodes ? kRowBlocks * 512 : kGroups * kStagedBytes;
-  // Heights of TMA boxes: a tile loads as many rows as its wgmma multiplies.
+  // Possible heights of TMA boxes: a tile loads as many rows as its wgmma multiplies.
   static constexpr int kHeights = (kTileN - kLeastN) / kStepN + 1, kMaps = kWholeBoxes ? kHeights : 1;
   static_assert((kTileN - kLeastN) % kStepN == 0 && kLeastN % 8 == 0 && kStepN % 8 == 0);
   static_assert(!kSharesWeights || kTileN % kStepN == 0);  // half_of() takes whole steps
-  // Warps that divide the copies of weights, and the arrivals that complete a stage's full barrier, besides the bytes.
+  // Warps that divide the copies of weights; the arrivals, besides the transaction bytes, that complete a stage's full barrier.
   static constexpr int kWeightWarps = kWholeBoxes && !kPair ? 3 : 1,
                        kFullArrivals = kWeightWarps + (kBoxes ? 1 : 32 * kXWarps);
-  // Arrivals that release a stage (TileRing::release).
+  // Arrivals that complete a stage's empty barrier (TileRing::release).
   static constexpr int kEmptyArrivals = kGroups * (kReleasedByLanes ? 128 + (kPair ? 4 : 0) : 8);
-  // Per gather warp: rows in flight, the maximum number of k blocks of each row, and items that it publishes
-  // together.
+  // For a gather warp: rows in flight, the most k blocks of
+  // each row, and the items whose arrival it signals together.
   static constexpr int kGatherRows = kSharesWeights ? 4 : 8,
                        kGatherBlocks = kDecodes         ? 5
                                        : kSharesWeights ? 8
@@ -128,9 +128,9 @@ struct ExpertTiles {
       std::min(240, (kRegisters * (kGroups + 1) - kProducerRegisters) / kGroups / 8 * 8);
 };
 
-constexpr int kTicketsApart = 32;  // in words: launches that overlap use counters on separate cache lines
+constexpr int kTicketsApart = 32;  // words between ticket counters: counters of launches that overlap are in different cache lines
 
-// Uses as many stages as fit beside `list_bytes`.
+// The layout of shared memory: as many stages as fit beside `list_bytes`.
 template <class C>
 constexpr TileShared tile_shared(int list_bytes) {
   constexpr int kStagesMost = 8,
@@ -167,7 +167,7 @@ __device__ __forceinline__ void wait_for_sums(float (&d)[kBlocks][kSums]) {
   for (int b = 0; b < kBlocks; ++b) tile::hold(d[b]);
 }
 
-// A warpgroup stages y over its weights in the last stage, which no other warpgroup reads.
+// A warpgroup may stage y in the last stage, over its own weights there, because no other warpgroup reads those.
 template <class C, bool kGated>
 __device__ __forceinline__ uint32_t staging_in_stage(const TileRing<C>& ring, uint32_t last, int group) {
   static_assert(C::kBlocks * C::kSteps * C::kBlockBytes >= StraightEpilogue<kGated>::kStagingBytes);
@@ -175,8 +175,8 @@ __device__ __forceinline__ uint32_t staging_in_stage(const TileRing<C>& ring, ui
          group * C::kBlocks * C::kSteps * C::kBlockBytes;
 }
 
-// The scales that multiply() leaves for the epilogue, and the codes of a tile kernel. bf16 weights have
-// neither.
+// ScalesOf: what multiply() leaves for the epilogue. CodesOfTiles:
+// the weight format of a tile kernel. bf16 weights have neither.
 template <class C>
 struct NoScales {};
 template <class C, bool = C::kDecodes>
@@ -194,7 +194,7 @@ using ScalesOf = typename OfWeights<C>::Scales;
 template <class C>
 using CodesOfTiles = typename OfWeights<C>::Codes;
 
-// Multiplies one tile (N >= its rows) and writes its rows of y.
+// Multiplies one tile and writes its rows of y. N >= t.rows.
 template <int N, class C, bool kGated>
 __device__ __forceinline__ void multiply_tile(const ExpertParameters& p, const ExpertTile& t,
                                               TileRing<C>& ring) {
@@ -241,8 +241,8 @@ __device__ __forceinline__ void multiply_tile(const ExpertParameters& p, const E
   ring.release(last);
 }
 
-// Multiplies one tile with the smallest N between kLeast and kMost that holds its rows. Chooses N by
-// bisection, because a chain of as many branches takes long if sums are short. Returns the last stage.
+// Multiplies one tile with the smallest N from kLeast to kMost that holds its rows. Finds N by
+// bisection, because trying one N after the other takes long if sums are short. Returns the last stage.
 template <int kLeast, int kMost, class C>
 __device__ __forceinline__ uint32_t multiply_columns(float (&d)[C::kBlocks][C::kTileN / 2],
                                                      const ExpertParameters& p, int rows, TileRing<C>& ring) {
@@ -257,7 +257,7 @@ __device__ __forceinline__ uint32_t multiply_columns(float (&d)[C::kBlocks][C::k
   }
 }
 
-// multiply_tile() with one epilogue for all N, through separate staging.
+// multiply_tile() with one epilogue for all N, which stages y in separate memory.
 template <class C, bool kGated>
 __device__ __forceinline__ void multiply_staged(const ExpertParameters& p, const ExpertTile& t,
                                                 TileRing<C>& ring) {
@@ -312,7 +312,7 @@ __device__ __forceinline__ void multiply_rows(const ExpertParameters& p, const E
   }
 }
 
-// A warp of the producer warpgroup: fetches weights or rows of x.
+// The loop of warp `warp` of the producer warpgroup: loads weights or rows of x.
 template <class C>
 __device__ __forceinline__ void produce(const ExpertParameters& p, const ExpertMaps<C>& x,
                                         const PairGather& gather, const TileSchedule<C>& list,
@@ -337,9 +337,9 @@ __device__ __forceinline__ void produce(const ExpertParameters& p, const ExpertM
   }
 }
 
-// A launch that follows another launch of the same product starts after all CTAs of the previous launch have
-// waited and released. By then all its inputs are written, so it does not wait. Only its CTA 0 waits before
-// it ends, so a later launch that waits for this launch has then waited for both (tile/dependent.cuh).
+// A launch that follows another launch of the same product can start only after all CTAs of that launch have waited for
+// their predecessor and called release_next(). All its inputs are written by then, so it does not wait. Only its CTA 0
+// waits before it exits, so that a later launch that waits for this one has waited for both (tile/dependent.cuh).
 template <class C, bool kGated>
 __global__ void __launch_bounds__(C::kThreads, C::kResident)
     expert_gemm_tiles(const __grid_constant__ ExpertParameters p, const __grid_constant__ TileShared at,
@@ -351,7 +351,7 @@ __global__ void __launch_bounds__(C::kThreads, C::kResident)
       return;
     }
   }
-  // Shared memory must be aligned at its start: 1 KiB of padding would cost some rings their last stage.
+  // The start of shared memory must be aligned: 1 KiB of padding would cost some rings their last stage.
   extern __shared__ __align__(1024) uint8_t base[];
   if (tile::shared_address(base) % 1024 != 0) __trap();
   TileRing<C> ring{tile::shared_address(base), at, {}};
@@ -370,14 +370,14 @@ __global__ void __launch_bounds__(C::kThreads, C::kResident)
   if (!p.settled && !p.follows) tile::wait_for_previous();
   auto* before = reinterpret_cast<int32_t*>(base + at.before);
   TileSchedule<C> list{before, reinterpret_cast<uint16_t*>(before + p.experts + 1)};
-  // Scratch: the epilogue's staging, or the weights of a stage that is still empty. Not other stages, because a peer CTA that
-  // shares weights may already copy into them.
+  // Scratch for the list: the epilogue's staging, or the weights of a stage that is still empty. The
+  // latter is not possible if CTAs share weights, because the peer CTA may already copy weights there.
   static_assert((C::kStagedBytes > 0 ? C::kStagedBytes : C::kStageBytes - C::kWeights) >=
                 kExpertListScratchBytes<C::kThreads>);
   static_assert(C::kStagedBytes > 0 || !C::kSharesWeights);
   list.make(p, reinterpret_cast<int32_t*>(base + (C::kStagedBytes > 0 ? at.epilogue : C::kWeights)));
-  if constexpr (C::kPair) tile::cluster_wait();  // the peer CTA runs, and its barriers are initialised
-  // Uniform: otherwise the compiler expects divergent lanes below, and each copy takes three times as many instructions.
+  if constexpr (C::kPair) tile::cluster_wait();  // the peer CTA runs, and its barriers are initialized
+  // Uniform, because for a divergent `warp` the compiler emits three times as many instructions per copy.
   const int warp = uniform(static_cast<int>(threadIdx.x / 32));
   if (warp < 4) {
     if constexpr (C::kGroups > 1) tile::keep_registers<C::kProducerRegisters>();
@@ -405,8 +405,8 @@ __global__ void __launch_bounds__(C::kThreads, C::kResident)
   }
 }
 
-// Enqueues one launch. The source of args.x is C::kRows. call.ordered: workspace for ordered rows, ordered_bytes(), if the kernel
-// gathers.
+// Enqueues one launch. C::kRows says where args.x comes from.
+// call.ordered: if the kernel gathers, a workspace of ordered_bytes().
 template <class C>
 Status launch_tiles(const TileCall& call) {
   const ExpertGemm::Problem& p = call.problem;

@@ -1,4 +1,4 @@
-// CTA pairs that share rows of x.
+// bf16: the kernels of CTA pairs that share rows of x.
 #if defined(__CUDACC__)
 #include "backends/cuda/experts/tile/tiles.cuh"
 

@@ -1,4 +1,4 @@
-// CTA pairs that share weights.
+// bf16: the kernels of CTA pairs that share weights.
 #if defined(__CUDACC__)
 #include "backends/cuda/experts/tile/tiles.cuh"
 

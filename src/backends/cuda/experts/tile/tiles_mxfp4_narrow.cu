@@ -1,4 +1,4 @@
-// Tiles of 16 to 40 ordered rows of x.
+// mxfp4: the kernels of tile_n 16 to 40 for rows of x in y's order.
 #if defined(__CUDACC__)
 #include "backends/cuda/experts/tile/tiles.cuh"
 

@@ -1,4 +1,4 @@
-// CTA pairs that share rows of x.
+// mxfp4: the kernels of CTA pairs that share rows of x.
 #if defined(__CUDACC__)
 #include "backends/cuda/experts/tile/tiles.cuh"
 

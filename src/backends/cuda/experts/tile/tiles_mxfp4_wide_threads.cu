@@ -1,4 +1,4 @@
-// Tiles of 48 to 160 rows of x at any address.
+// mxfp4: the kernels of tile_n 48 to 160 for rows of x at any address.
 #if defined(__CUDACC__)
 #include "backends/cuda/experts/tile/tiles.cuh"
 
