@@ -37,7 +37,7 @@ constexpr const char* kExamples = R"(Examples:
 Details: sluice COMMAND --help. Exit status: 0: success; 1: no kernel supports the problem; 2: wrong usage or an
 error, also if the answer could not be written.)";
 
-// Reports a first word that looks like a subcommand but is not one.
+// Returns an error if the first word is neither a flag nor a subcommand.
 Status unknown_command(const CLI::App& root, int argc, char** argv) {
   if (argc < 2 || argv[1][0] == '-') return {};
   std::vector<std::string> known;
@@ -48,7 +48,7 @@ Status unknown_command(const CLI::App& root, int argc, char** argv) {
   return unknown_name("command", argv[1], known);
 }
 
-// vLLM, SGLang and llama.cpp write some long names with one dash. CLI11 would read their -tp 1 as -t p, so it becomes --tp 1.
+// vLLM, SGLang and llama.cpp have long names with one dash, such as -tp. CLI11 would read "-tp 1" as "-t p", so this turns it into "--tp 1".
 std::vector<std::string> with_two_dashes(const CLI::App& root, std::vector<std::string> words) {
   const CLI::App* app = &root;
   for (std::string& word : words) {

@@ -1,4 +1,4 @@
-// The subcommands of sluice. Each function adds a subcommand's flags and returns the function that runs it.
+// The subcommands of sluice. Each function adds a subcommand with its flags, and returns it with the function that runs it.
 #pragma once
 #include <string>
 #include <vector>

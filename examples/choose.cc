@@ -1,6 +1,6 @@
 // Prints which kernels an H200 would run for the experts of gpt-oss-120b, and why. Needs no GPU.
 //
-// Also shows how to wrap the C ABI in C++: a handle is a unique_ptr, an error becomes an exception.
+// Also shows how to use the C API from C++, with a unique_ptr for a handle and an exception for an error.
 #include <cstdio>
 #include <exception>
 #include <memory>
@@ -16,7 +16,7 @@ struct Close {
 };
 using Device = std::unique_ptr<sluice_device, Close>;
 
-// Calls f(error) and throws its message on failure.
+// Calls f(error) and throws the error's message if f fails.
 template <class F>
 void check(F f) {
   char message[4096] = "";

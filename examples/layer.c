@@ -3,8 +3,8 @@
  *
  *   layer [--device cpu|cuda] [--index N] [--model gpt-oss-120b|gpt-oss-20b] [--tokens 1,8,64] [--ep RANK/SIZE] [--weights host|device]
  *
- * Weights and input are pseudo-random. `sluice moe MODEL --digest` generates the same ones, so both print the same digests of the layer's
- * output on the same device. With --ep the program is one rank of an expert-parallel layer and needs only that rank's memory.
+ * Weights and input are pseudo-random. `sluice moe MODEL --digest` generates the same weights and input, so on the same device it prints the
+ * same digests of the layer's output. With --ep the program is one rank of an expert-parallel layer and needs only that rank's memory.
  *
  * If WITH_CUDA is defined, the program links the CUDA runtime itself, as an engine does. Otherwise it rejects --device cuda. */
 #include <stdint.h>
@@ -28,7 +28,7 @@ static void check(sluice_status status) {
   if (status != SLUICE_OK) fail(sluice_status_text(status), message);
 }
 
-/* ---- The program's own memory, stream and graphs; on the CPU Sluice provides all three. ---- */
+/* ---- Memory, stream and graphs: on a GPU the program's own, on the CPU Sluice's ---- */
 
 typedef struct {
   int on_cuda;
@@ -95,7 +95,7 @@ static void give_back(machine* m, void* memory) {
   sluice_release(m->device, memory);
 }
 
-/* Copies between the host and this machine's memory, and waits for the copy. */
+/* Copies between host memory and the device's memory, and waits until the copy is complete. */
 static void copy(machine* m, void* to, const void* from, size_t bytes) {
 #ifdef WITH_CUDA
   if (m->on_cuda) {
@@ -142,7 +142,7 @@ static void run_captured(machine* m, step* s) {
   sluice_recording_destroy(recording);
 }
 
-/* ---- Pseudo-random tensors: 8-byte word i of tensor k is SplitMix64(k * 2^40 + i), with bits fixed so that the type is valid ---- */
+/* ---- Pseudo-random tensors: 8-byte word i of tensor k is SplitMix64(k * 2^40 + i), with some bits replaced so that all values are valid ---- */
 
 enum kind { CODES, SCALES, ROUTER, BIAS, UNIT };
 
@@ -163,9 +163,9 @@ static uint64_t word_of(enum kind kind, uint64_t bits) {
     case CODES:
       return bits;
     case SCALES:
-      return 0x7676767676767676u + (bits & 0x0303030303030303u); /* 118 to 121: 2^-9 to 2^-6 */
+      return 0x7676767676767676u + (bits & 0x0303030303030303u); /* codes 118 to 121, which mean 2^-9 to 2^-6 */
     case ROUTER:
-      return four_bf16(bits, 121); /* 2^-6 to 2^-5 */
+      return four_bf16(bits, 121); /* absolute values from 2^-6 to 2^-5 */
     case BIAS:
       return four_bf16(bits, 124);
     case UNIT:
@@ -191,7 +191,7 @@ typedef struct {
   const char* name;
   const char* type;
   enum kind kind;
-  int of_experts; /* whether the first dimension is experts, of which a rank passes only its own */
+  int of_experts; /* not 0: the first dimension has the experts, and a rank passes only its own experts */
   int rank;
   int64_t shape[RANK_MAX];
 } tensor_kind;
@@ -224,7 +224,7 @@ static void load(machine* m, sluice_layer* layer, const layer_kind* kind, int on
   for (i = 0; i < TENSORS; ++i) {
     const tensor_kind* t = &kinds[i];
     const int64_t first = t->of_experts ? begin : 0, count = t->of_experts ? end - begin : kind->experts;
-    size_t each = t->type[0] == 'B' ? 2 : 1; /* bytes per expert or row */
+    size_t each = t->type[0] == 'B' ? 2 : 1; /* bytes of an element; after the loops, of an expert or a row */
     unsigned char* host;
     for (d = 0; d < t->rank; ++d) shapes[i][d] = d == 0 ? count : t->shape[d];
     for (d = 1; d < t->rank; ++d) each *= (size_t)t->shape[d];
@@ -261,7 +261,7 @@ static uint64_t digest_of(const unsigned char* bytes, size_t count) {
   return hash;
 }
 
-/* Returns the digest of bf16 numbers. Fails if one is not finite, or if all are zero. */
+/* Returns the digest of the bf16 numbers. Fails if any of them is not finite, or if all of them are zero. */
 static uint64_t digest_on(machine* m, const void* y, size_t bytes) {
   unsigned char* host = malloc(bytes);
   uint64_t out;

@@ -1,7 +1,7 @@
 /* Runs the router of gpt-oss-120b for one token: from 2880 activations to the scores of 128 experts.
  *
- * Opens the CPU device, creates a plan, runs it, and prints which kernel was chosen and which expert has the highest score.
- * That must be expert 42, because its row of weights equals the token. */
+ * Opens the CPU device, creates a plan, runs it, and prints which kernel was chosen and which expert has the highest score. It must
+ * be expert 42, because the row of weights of expert 42 equals the token. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,14 +13,14 @@ enum { HIDDEN = 2880, EXPERTS = 128 };
 static char message[4096];
 static sluice_text error = {message, sizeof message, 0};
 
-/* Every call either succeeds or leaves a message that says what was wanted and what was found. */
+/* A call that fails writes a message to `error`, which says what was wanted and what was found. */
 static void check(sluice_status status) {
   if (status == SLUICE_OK) return;
   fprintf(stderr, "%s: %s\n", sluice_status_text(status), message);
   exit(1);
 }
 
-/* bf16 is the upper half of a float. This truncates, which is exact for the numbers used here. */
+/* A bf16 number is the upper half of a float. Truncating a float is exact for the numbers used here. */
 static uint16_t to_bf16(float value) {
   uint32_t bits;
   memcpy(&bits, &value, sizeof bits);
@@ -42,12 +42,12 @@ int main(void) {
   sluice_device* device = NULL;
   check(sluice_open(NULL, &device, &error)); /* NULL: the CPU with all its threads */
 
-  /* A plan is the kernel that was chosen for one problem. It is made once and run many times. */
+  /* A plan has the kernel that was chosen for one problem. Make it once and run it many times. */
   sluice_plan* plan = NULL;
   check(sluice_plan_create(device, "router_gemm", "tokens=1 experts=128 hidden=2880 bias=1", NULL, &plan,
                            &error));
 
-  /* Memory may come from anywhere; memory allocated by the device is aligned for every kernel. */
+  /* Tensors may use any memory. Memory of sluice_allocate() is aligned for every kernel. */
   void *x, *w, *bias, *y, *workspace;
   check(sluice_allocate(device, HIDDEN * 2, &x, &error));
   check(sluice_allocate(device, EXPERTS * HIDDEN * 2, &w, &error));

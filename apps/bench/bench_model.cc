@@ -25,10 +25,10 @@ constexpr int kBursts = 6;
 // Of sustained work, only the second half is timed.
 constexpr double kBurstMs = 20, kPauseMs = 100, kSustainedMs = 600;
 constexpr int64_t kBurstStepsMin = 3;
-constexpr int kPrompts = 5;  // per length
-// On a GPU, the cache counts as too small after this many incomplete steps.
+constexpr int kPrompts = 5;  // timed prompts per length
+// On a GPU, the cache is reported as too small after this many steps in which not all sequences decoded.
 constexpr int64_t kStepsWithoutAll = 200;
-constexpr int kCountedSteps = 8;  // extra steps that count the chosen experts
+constexpr int kCountedSteps = 8;  // untimed extra steps, in which the chosen experts are counted
 
 double ms_since(Clock::time_point start) {
   return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
@@ -40,7 +40,7 @@ double quantile(std::vector<double> values, double q) {
   return values[static_cast<size_t>(q * static_cast<double>(values.size() - 1) + 0.5)];
 }
 
-// Distinct experts that the tokens of the last step chose, averaged over its layers.
+// The number of distinct experts that the tokens of the last step chose in a layer, averaged over the layers.
 Result<double> experts_of_last_step(Engine& engine) {
   const auto chosen = engine.chosen_experts();
   if (!chosen.ok()) return chosen.status();
@@ -78,14 +78,14 @@ class Decoding {
     while (static_cast<int64_t>(started.size()) < row_.sequences && !s_.engine->idle()) {
       const auto tokens = s_.engine->step();
       if (!tokens.ok()) return tokens.status();
-      // Sequences that finished prefill early already decode during the others' prefill.
+      // A sequence may appear in several steps, because it decodes while later sequences are still in prefill.
       for (const GeneratedToken& token : tokens.value()) started.insert(token.request);
     }
     row_.first_token_ms = ms_since(start);
     row_.prompt_tokens_per_s = 1e3 * static_cast<double>(row_.sequences * prompt) / row_.first_token_ms;
     return {};
   }
-  // Runs and times one step of all sequences; -1 once they have ended.
+  // Runs one step and returns its milliseconds; -1 if not all sequences decoded in it.
   Result<double> step() {
     const auto start = Clock::now();
     const auto tokens = s_.engine->step();
@@ -97,8 +97,8 @@ class Decoding {
     tokens_ += std::ssize(tokens.value()), ++steps_;
     return ms;
   }
-  // Runs steps for `ms` milliseconds or to the end, and returns their times. On a GPU, all sequences must decode in each step: if the
-  // cache cannot hold them all, they would preempt each other as long as they run.
+  // Runs steps for `ms` milliseconds, or until the sequences end, and appends their times to `times`. On a GPU it is an error if too many steps
+  // do not decode all sequences, because that means that the cache has too little room for them and they preempt each other without end.
   Status steps(double ms, int64_t least, std::vector<double>* times) {
     double sum = 0;
     int64_t without_all = 0;
@@ -113,7 +113,7 @@ class Decoding {
     }
     return {};
   }
-  // Counts experts in some further steps: reading a GPU's choices during timed steps would slow them.
+  // Counts experts in further, untimed steps, because reading the choices from a GPU would slow timed steps.
   Status count_experts() {
     for (int i = 0; i < kCountedSteps && !s_.engine->idle(); ++i) {
       const auto one = step();
@@ -156,9 +156,9 @@ class Decoding {
 
   Session& s_;
   BenchRow row_;
-  double experts_ = 0;  // averaged over the counted steps
+  double experts_ = 0;  // sum over the counted steps
   int64_t counted_ = 0;
-  int64_t tokens_ = 0, steps_ = 0;  // of timed steps of all sequences
+  int64_t tokens_ = 0, steps_ = 0;  // tokens and number of the steps in which all sequences decoded
   std::vector<int64_t> ids_;
 };
 
@@ -175,8 +175,8 @@ Status decode_on_cpu(Session& s, int64_t sequences, int64_t context, int64_t out
 }
 
 Status decode_on_gpu(Session& s, int64_t sequences, int64_t context, std::vector<BenchRow>* rows) {
-  // Plans enough tokens for all bursts and sustained steps at roofline speed. Half of these tokens precede the mean context. Sequences
-  // that finish prefill early also decode during the prefill of the others.
+  // Plans enough tokens for all bursts and sustained steps even at roofline speed. Half of these tokens come before the context reaches `context`,
+  // so that `context` is the mean. Sequences whose prefill ends early decode while the others are in prefill.
   const DecoderConfig& config = s.engine->decoder().config();
   const double experts = expected_experts(config.moe(), sequences);
   const double floor_ms = 1e-3 * decode_floor(config, sequences, context, experts).us(s.device->info());
@@ -190,7 +190,7 @@ Status decode_on_gpu(Session& s, int64_t sequences, int64_t context, std::vector
   std::vector<double> burst, sustained, dropped;
   for (int i = 0; i < kBursts; ++i) {
     pause();
-    // Finishes the steps in flight, so that the next one starts on an idle GPU.
+    // Runs two steps that are not timed. They finish the steps in flight, so that the timed steps start on an idle GPU.
     SLUICE_TRY(d.steps(0, 2, &dropped));
     SLUICE_TRY(d.steps(kBurstMs, kBurstStepsMin, &burst));
   }
@@ -203,7 +203,7 @@ Status decode_on_gpu(Session& s, int64_t sequences, int64_t context, std::vector
   return {};
 }
 
-// Runs one prompt after another. The first run is not timed, because it loads kernels.
+// Runs one prompt after another. The first prompt is not timed, because it loads kernels.
 Status prefill(Session& s, int64_t tokens, const std::string& pace, std::vector<BenchRow>* rows) {
   Random random(9);
   const bool sustained = pace == "sustained";
@@ -261,7 +261,7 @@ void use_defaults(const Device& device, BenchOptions* o) {
   if (o->prefill_len.empty() && gpu) o->prefill_len = {4096, 8192};
 }
 
-// Sizes the engine for all measurements.
+// Sets the engine's limits so that all measurements fit.
 void suit_model_flags(const Device& device, const BenchOptions& o, ModelFlags* f) {
   const int64_t most = std::ranges::max(o.concurrency);
   f->keep_chosen_experts = true;
@@ -270,22 +270,22 @@ void suit_model_flags(const Device& device, const BenchOptions& o, ModelFlags* f
     f->max_num_batched_tokens =
         std::max(f->max_num_batched_tokens.value_or(f->cpu_num_batched_tokens), *f->max_num_seqs);
   if (f->max_model_len > 0) return;
-  // Sequences must not end while steps are timed.
-  // On a GPU, the length is the same for every number of drafts, because kernels depend on max_model_len.
+  // Sequences must not end while steps are timed. On a GPU, max_model_len is the same for every number of drafts, because the choice
+  // of kernels depends on it.
   const int64_t on_gpu = f->speculation.method == DraftMethod::kNone ? 2048 : 8192;
   const int64_t answer = is_gpu(device) ? on_gpu : o.output_len;
   f->max_model_len = std::ranges::max(o.input_len) + answer;
   for (const int64_t n : o.prefill_len) f->max_model_len = std::max(f->max_model_len, n + 2);
 }
 
-// Appended to the note after "; ", so that it belongs to this row only.
+// A remark about one row, which is appended to the row's note after "; ".
 std::string experts_remark(double experts, int64_t of) {
   char text[64];
   std::snprintf(text, sizeof text, "; %.1f of %lld experts", experts, static_cast<long long>(of));
   return text;
 }
 
-// The note on rows with speculative decoding.
+// The note of a row that was measured with speculative decoding.
 std::string speculation_note(const BenchOptions& o, const BenchRow& row) {
   const SpeculationOptions& s = o.model.speculation;
   if (s.method == DraftMethod::kNone || row.op == "prefill") return {};
@@ -351,7 +351,7 @@ Result<BenchReport> bench_model(const BenchOptions& options) {
   });
   if (!session.ok()) return session.status();
   Session& s = session.value();
-  // A CPU's memory bandwidth is measured; a GPU's is known (dispatch/known_devices.cc).
+  // The memory bandwidth of a CPU is measured here; that of a GPU is listed in dispatch/known_devices.cc.
   DeviceInfo info = s.device->info();
   if (s.device->shares_host_memory()) {
     const auto read = bench::read_bytes_per_us(*s.device);
@@ -366,7 +366,7 @@ Result<BenchReport> bench_model(const BenchOptions& options) {
   if (o.model.routing == Routing::kZipf) report.routing_note = " zipf";
   report.read_bytes_per_us = info.mem_bytes_per_us;
   SLUICE_TRY(measure_all(s, o, &report.rows));
-  const DecoderConfig& config = s.engine->decoder().config();  // includes the requested cache type
+  const DecoderConfig& config = s.engine->decoder().config();  // with the type of the KV cache that the flags requested
   if (const AttentionConfig& a = config.layers.front().attention; a.cache != CacheType::kSame)
     report.cache_note = " " + std::string(text(a.cache_type())) + " cache";
   for (BenchRow& row : report.rows) {

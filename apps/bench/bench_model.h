@@ -11,27 +11,27 @@ namespace sluice::apps {
 
 struct BenchOptions {
   ModelFlags model;
-  // Prompt lengths; prompts are random tokens, because speed does not depend on their values. On a GPU: the mean context of the timed
-  // steps. Empty: 128 on the CPU, 1024 on a GPU.
+  // On the CPU: prompt lengths. On a GPU: mean contexts of the timed steps. Prompts are random tokens, because the speed does not depend on
+  // the text. Empty: 128 on the CPU, 1024 on a GPU.
   std::vector<int64_t> input_len;
-  // Tokens per sequence, on the CPU; a GPU run generates as many tokens as its timing needs.
+  // Generated tokens per sequence on the CPU. On a GPU, sequences generate as many tokens as the timing needs.
   int64_t output_len = 64;
   // Concurrent sequences; empty: 1,4 on the CPU, 1,8,32,64,128,256 on a GPU.
   std::vector<int64_t> concurrency;
   std::vector<int64_t> prefill_len;  // prompts timed alone; empty: none on the CPU, 4096,8192 on a GPU
-  std::string csv, csv_version = SLUICE_VERSION;  // output file for the rows, and their version
+  std::string csv, csv_version = SLUICE_VERSION;  // file to which the rows are written, and the version in these rows
 };
 
 struct BenchRow {
-  std::string op = {};    // decode: steps; prefill: one prompt
-  std::string pace = {};  // on a GPU: burst, sustained; empty on the CPU
+  std::string op = {};    // "decode" for decode steps, "prefill" for single prompts
+  std::string pace = {};  // on a GPU "burst" or "sustained"; empty on the CPU
   int64_t sequences = 0, context = 0;
-  double first_token_ms = 0;  // decode: from the first step to the last sequence's first token
+  double first_token_ms = 0;  // of decode: time from the first step until all sequences have their first token
   double prompt_tokens_per_s = 0;
-  double step_ms = 0, step_ms_p10 = 0, step_ms_p90 = 0;  // prefill: the whole prompt
-  double tokens_per_s = 0;                               // computed from the median
-  double tokens_per_sequence = 1;  // tokens of a sequence per step; above 1 with speculative decoding
-  // Distinct experts that a layer's tokens choose, averaged over all layers of some steps.
+  double step_ms = 0, step_ms_p10 = 0, step_ms_p90 = 0;  // step_ms: the median. For prefill: of the whole prompt
+  double tokens_per_s = 0;                               // at the median step time
+  double tokens_per_sequence = 1;  // mean tokens per sequence and step; above 1 with speculative decoding
+  // Number of distinct experts that the tokens of a step choose in a layer, averaged over layers and steps.
   double experts = 0;
   Floor floor = {};
   double share_of_floor = 0;
@@ -42,9 +42,9 @@ struct BenchReport {
   int64_t weight_bytes = 0, active_bytes = 0;
   int64_t experts = 0;  // per layer
   double load_seconds = 0, read_bytes_per_us = 0;
-  // Added to the rows' notes: " e4m3 cache"; empty: the cache has the activations' type.
+  // Added to the notes of the rows, such as " e4m3 cache"; empty if the cache has the type of the activations.
   std::string cache_note = {};
-  std::string routing_note = {};  // " zipf"; empty: --routing uniform, or the checkpoint's own routers
+  std::string routing_note = {};  // such as " zipf"; empty with --routing uniform, or with the checkpoint's own routers
   std::vector<BenchRow> rows;
 };
 

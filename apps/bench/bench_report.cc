@@ -16,7 +16,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int64_t kMostBytes = 64 << 20;  // maximum size of a file of rows
+constexpr int64_t kMostBytes = 64 << 20;  // maximum size of a CSV file
 
 Status io_error(const std::string& wanted, const fs::path& path) {
   return {Code::kIo,

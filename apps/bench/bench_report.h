@@ -1,4 +1,4 @@
-// Writes tables and figures from measured rows; needs no GPU.
+// Writes tables and figures from measured rows. Needs no GPU.
 #pragma once
 #include <filesystem>
 #include <vector>
@@ -8,13 +8,13 @@
 namespace sluice::apps {
 
 struct ReportOptions {
-  std::filesystem::path from = "bench/measured/h200";  // contains <suite>.csv
-  std::filesystem::path to = "docs/benchmarks";        // output folder for <suite>.md and <op>.svg
-  std::filesystem::path readme = {};  // the table between its markers is replaced; empty: no README
+  std::filesystem::path from = "bench/measured/h200";  // folder with the files <suite>.csv
+  std::filesystem::path to = "docs/benchmarks";        // folder to which <suite>.md and <op>.svg are written
+  std::filesystem::path readme = {};  // file in which the table between the markers is replaced; empty: none
 };
 
-// Returns the written files in order. Writes nothing if a row is wrong or the README lacks a marker: kCorrupt names file and line. kIo:
-// `from` contains no suite file, or a file cannot be read or written.
+// Returns the written files in order. kCorrupt: a row is wrong or the README lacks a marker; then nothing is written, and the message names file
+// and line. kIo: `from` has no file of a suite, or a file cannot be read or written.
 Result<std::vector<std::filesystem::path>> write_report(const ReportOptions& options);
 
 // The command: writes the report and prints the names of its files.

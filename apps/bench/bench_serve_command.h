@@ -1,4 +1,4 @@
-// The command `sluice bench serve`: its output and files.
+// The command `sluice bench serve`: runs bench_serve() and writes its output and files.
 #pragma once
 #include <string>
 
@@ -9,7 +9,7 @@ namespace sluice::apps {
 // The files that `sluice bench serve` writes besides its printed report.
 struct ServeBenchFiles {
   std::string output_json, svg;  // empty: not written
-  // One file per run, as vLLM's client writes it. The default name contains backend, load, model and date.
+  // Whether to write one file per run, as vLLM's client does. Its default name contains the backend, the load, the model and the date.
   bool save_result = false;
   std::string result_dir, result_filename;
   Detail detail = Detail::kTotals;

@@ -18,7 +18,7 @@ Command add_bench(CLI::App& root) {
     bool json = false;
   };
   const auto flags = std::make_shared<Flags>();
-  flags->options.model.prefix_caching = false;  // otherwise equal prompts would hit the prefix cache
+  flags->options.model.prefix_caching = false;  // repeated prompts must not be found in the prefix cache
   add_model_flags(app, &flags->options.model);
   add_counts(app, "--input-len", &flags->options.input_len, 1, INT32_MAX,
              "prompt tokens; on a GPU the context of the timed steps: counts separated by "

@@ -15,7 +15,7 @@ namespace {
 
 constexpr int64_t kTokensMax = INT32_MAX;
 
-// Messages of the benchmark use these names of the flags.
+// The names of the flags, which the benchmark's messages use.
 constexpr DatasetNames kDatasetFlags{.path = "--dataset-path",
                                      .vocab_size = "--vocab-size",
                                      .custom_output_len = "--custom-output-len",

@@ -28,7 +28,7 @@ CLI::Validator word_of_head(const std::string& wanted, const std::string& begin)
   const auto check = [=](const std::string& word) -> std::string {
     const auto plain = [](char c) { return c > ' ' && c < 127; };
     if (word.starts_with(begin) && std::all_of(word.begin(), word.end(), plain)) return "";
-    return "wanted " + wanted + ", found another value";  // never shows a key
+    return "wanted " + wanted + ", found another value";  // does not show the value, which may be a key
   };
   return CLI::Validator(check, "");
 }

@@ -1,4 +1,4 @@
-// Shared by the commands that send requests to a server: its address and keys as flags, and result files.
+// Shared by the commands that send requests to a server: flags for the server's address and key, and result files.
 #pragma once
 #include <CLI/CLI.hpp>
 #include <cstdint>
@@ -17,7 +17,7 @@ extern const std::map<std::string, ApiBackend> kBackends;
 // Parses the server's URL. A trailing /v1 is dropped, because the paths of endpoints include it.
 Status set_server(const std::string& url, const char* flag, ServerUrl* out);
 
-// Validates text that is copied verbatim into a request's head.
+// Validates text that becomes part of a request's HTTP headers or path.
 CLI::Validator word_of_head(const std::string& wanted, const std::string& begin);
 CLI::Validator key_word();
 
@@ -33,7 +33,7 @@ CLI::Option* add_word(CLI::App* app, const std::string& flag, const std::map<std
 }
 
 Status write_text(const std::string& path, const std::string& text);
-// Checks, as far as possible without writing, that write_text() could write to `path`.
+// Checks that write_text() can probably write to `path`, without writing.
 Status can_write(const std::string& flag, const std::string& path);
 // Returns a function that redraws a progress line with the number of finished answers.
 std::function<void(int64_t, int64_t)> counter(const char* of, bool quiet);

@@ -75,7 +75,7 @@ Result<Tokenizer> tokenizer_of(const ModelFlags& model, const std::string& direc
 
 }  // namespace
 
-// Like transformers, prefers chat_template.jinja to tokenizer_config.json. If the config has a list of templates, uses the one named
+// Like transformers, prefers chat_template.jinja to tokenizer_config.json. If the latter has a list of templates, uses the template named
 // "default".
 static Result<std::optional<std::string>> chat_template_of(const std::string& directory) {
   constexpr int64_t kTemplateBytesMax = 1 << 20, kConfigBytesMax = 16 << 20;
@@ -191,12 +191,12 @@ class UntilStop {
     if (sink_ && !found()) sink_(channel, text);
   }
   bool found() const { return matcher_.found().has_value(); }
-  // Emits held-back text. After a stop string, removes the rest of the answer from the reply.
+  // Emits held-back text. If a stop string was found, cuts the reply there.
   void finish(Reply* reply) {
     say(matcher_.flush());
     if (!found()) return;
     reply->finish = FinishReason::kStop;
-    reply->recovered.clear();  // the format is broken only because the stop string cut it
+    reply->recovered.clear();  // the parser's repairs are only due to the cut
     size_t cut = reply->text.size() - text_.size();
     for (auto m = reply->messages.rbegin(); m != reply->messages.rend() && cut > 0; ++m) {
       if (is_reasoning(*m)) continue;
@@ -244,7 +244,7 @@ Result<Reply> Chat::ask(const Conversation& conversation, const SamplingParams& 
     }
     const auto tokens = session_->engine->step();
     if (!tokens.ok()) {
-      session_->engine->cancel(id.value());  // the next prompt starts on an idle engine
+      session_->engine->cancel(id.value());  // so that the engine is idle when the next prompt starts
       return tokens.status();
     }
     if (const auto failed = session_->engine->take_failed(); !failed.empty()) return failed.front().status;

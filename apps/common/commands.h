@@ -6,8 +6,8 @@
 namespace sluice::apps {
 
 constexpr int kExitOk = 0;
-constexpr int kExitNo = 1;        // the command worked, and its answer is negative
-constexpr int kExitWrongUse = 2;  // wrong arguments, or a file or device failed
+constexpr int kExitNo = 1;        // the command ran and found a problem, such as an unsupported kernel or a failed check
+constexpr int kExitWrongUse = 2;  // the arguments are wrong, or a file or device failed
 
 enum class Format : uint8_t { kText, kJson };
 

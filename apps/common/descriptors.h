@@ -1,4 +1,4 @@
-// The limit of open files and connections of this process.
+// This process's limit of open files and connections.
 #pragma once
 
 namespace sluice::apps {

@@ -6,8 +6,8 @@ namespace {
 struct Example {
   std::string_view command, arguments, does;
 };
-// The examples of "bench report" belong to "bench". An example names a directory only if no shipped or known model serves the
-// purpose.
+// Examples of "bench report" are listed under "bench". An example names a directory only if neither the shipped model nor a
+// known model can be used instead.
 constexpr Example kExamples[] = {
     {"run", R"(-p "What is 417 + 268?")", "ask the model that ships with Sluice"},
     {"run", R"(-p "Name three colours." --temperature 0 --show-reasoning)",

@@ -5,7 +5,7 @@
 
 namespace sluice::apps {
 
-// "Examples:" and command lines to paste, which call `program`. Empty if `command` is not a subcommand.
+// The text "Examples:" with command lines that call `program`. Empty if `command` is not a subcommand.
 std::string examples_of(std::string_view command, std::string_view program);
 
 }  // namespace sluice::apps

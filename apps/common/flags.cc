@@ -5,10 +5,10 @@
 
 namespace sluice::apps {
 
-// Reports the first unknown option and the nearest known one.
+// Names the first unknown option of `app` and the nearest known option.
 Status unknown_flag(const CLI::App& app) {
   std::vector<std::string> left = app.remaining();
-  // All words after "--" are arguments.
+  // "--" itself is not unknown; all words after it are arguments.
   if (const auto end = std::find(left.begin(), left.end(), "--"); end != left.end()) left.erase(end);
   if (left.empty()) return {};
   const auto flag = std::find_if(left.begin(), left.end(), [](const std::string& w) { return w[0] == '-'; });
@@ -22,7 +22,7 @@ Status unknown_flag(const CLI::App& app) {
 Status set_apart_values(const CLI::App& root, std::vector<std::string>* words) {
   const CLI::App* app = &root;
   std::vector<std::string> out;
-  int values = 0;  // words that the preceding flag takes as its values
+  int values = 0;  // how many of the next words are values of the flag before them
   bool flags_end = false;
   for (const std::string& word : *words) {
     const size_t equals = word.find('=');
@@ -61,7 +61,7 @@ CLI::Validator between(T least, T most, const std::string& wanted) {
     T value{};
     const char* const end = word.data() + word.size();
     const auto [at, error] = std::from_chars(word.data(), end, value);
-    if (error == std::errc() && at == end && value >= least && value <= most) return "";  // NaN fails, too
+    if (error == std::errc() && at == end && value >= least && value <= most) return "";  // these comparisons reject NaN
     return "wanted " + wanted + ", found '" + word + "'";
   };
   return CLI::Validator(check, "");

@@ -12,30 +12,30 @@
 
 namespace sluice::apps {
 
-// A subcommand and the function that runs it. The closure keeps the options alive.
+// A subcommand and the function that runs it. The function owns the subcommand's options.
 struct Command {
   CLI::App* app;
   std::function<int()> run;
 };
 
-// Reports the first option or argument that no subcommand takes, and the nearest known option.
+// Returns an error that names the first unknown option or argument and the nearest known option.
 Status unknown_flag(const CLI::App& app);
 
-// Separates a value after "=" from its flag where CLI11 would lose the value: CLI11 takes the next word as the value of "--flag=", and
-// "=x" as the value of "-f=x". kInvalidArgument: a flag without values has an empty one.
+// Splits words such as "--flag=" and "-f=x" into flag and value, because CLI11 would use the next word as the value of "--flag=", and "=x" as
+// the value of "-f=x". kInvalidArgument: "--flag=" for a flag that takes no value.
 Status set_apart_values(const CLI::App& root, std::vector<std::string>* words);
 
-// Validators of numbers. An error names the option, the wanted range and the found value.
+// Validators of numbers. Their errors name the option, the wanted range and the found value.
 CLI::Validator integer_between(int64_t least, int64_t most);  // INT64_MAX: no limit
 CLI::Validator number_between(double least, double most);
 CLI::Validator seed_number();
-// A list of counts separated by commas. `counts` holds the default.
+// Adds a flag for a list of counts separated by commas. `counts` has the default and receives the list.
 CLI::Option* add_counts(CLI::App* app, const std::string& flag, std::vector<int64_t>* counts, int64_t least,
                         int64_t most, const std::string& says);
 CLI::Validator some_text();  // non-empty
 constexpr int kThreadsMax = 1024;
 
-// Adds --moe-backend and related flags to a group of the help ("": no group).
+// Adds --moe-backend and related flags. `group` is their group in the help text; empty: the default group.
 void add_moe_backend(CLI::App* app, MoeBackend* backend, const std::string& group = "");
 
 // Flags of the model and of its chats. The structs must outlive `app`.

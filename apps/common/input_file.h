@@ -10,13 +10,13 @@
 namespace sluice::apps {
 
 constexpr const char* kStandardInput = "standard input";
-constexpr int64_t kInputBytesMax = 16 << 20;  // per text or line; more than any model's context holds
+constexpr int64_t kInputBytesMax = 16 << 20;  // per text or line; more bytes than fit in any model's context
 
-// Reads the rest of `in` without the final newline. kIo: reading failed; kCorrupt: longer than kInputBytesMax. Both name `place`.
+// Reads the rest of `in` without the final newline. kIo: reading failed. kCorrupt: the text exceeds kInputBytesMax. Messages name `place`.
 Result<std::string> text_of(std::FILE* in, const std::string& place);
-// Reads a whole file like text_of(). kIo also if the file is missing; the error says with `what` what the file should contain.
+// Reads a whole file like text_of(). kIo: also if the file is missing; the message says by `what` what the file should contain.
 Result<std::string> file_text(const std::string& path, const std::string& what);
-// Reads the next line without its end ("\n" or "\r\n"); none at the end of input. Errors as in text_of().
+// Reads the next line without its end ("\n" or "\r\n"); nullopt at the end of input. The errors are those of text_of().
 Result<std::optional<std::string>> next_line(std::FILE* in, const std::string& place);
 
 }  // namespace sluice::apps

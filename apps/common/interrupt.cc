@@ -8,7 +8,7 @@ namespace sluice::apps {
 namespace {
 
 constexpr int kSignals[] = {SIGINT, SIGTERM, SIGHUP};
-size_t count = 0;  // number of signals caught
+size_t count = 0;  // how many of kSignals are caught
 volatile std::sig_atomic_t asked = 0;
 struct sigaction before[std::size(kSignals)];
 
@@ -25,7 +25,7 @@ Interruptible::Interruptible(EndOn signals) {
   sigemptyset(&once.sa_mask);
   for (size_t i = 0; i < count; ++i) {
     sigaction(kSignals[i], nullptr, &before[i]);
-    // nohup and scripts' background jobs ignore these signals, and so does this program.
+    // A signal that the process ignores stays ignored, for example under nohup and in background jobs of scripts.
     if (before[i].sa_handler != SIG_IGN) sigaction(kSignals[i], &once, nullptr);
   }
 }

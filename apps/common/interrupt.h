@@ -1,4 +1,4 @@
-// Handles Ctrl-C: the first one requests a stop, the second one kills the program.
+// Handles Ctrl-C: the first Ctrl-C requests a stop, the second one kills the program.
 #pragma once
 #include <cstdint>
 
@@ -11,8 +11,8 @@ enum class EndOn : uint8_t {
   kAnySignal,  // SIGINT, SIGTERM and SIGHUP, for code that must clean up
 };
 
-// During its lifetime, the first signal only sets asked_to_end(); the next one has its default effect. Instances must not nest and must
-// stay on one thread.
+// During the lifetime of an instance, the first signal only makes asked_to_end() true; the next signal has its default effect. Only one instance
+// may exist at a time, and all must be made on the same thread.
 class Interruptible {
  public:
   explicit Interruptible(EndOn signals);
@@ -21,7 +21,7 @@ class Interruptible {
   Interruptible& operator=(const Interruptible&) = delete;
 };
 
-bool asked_to_end();  // true once a signal has arrived since the last Interruptible began
-int ending_signal();  // the signal that asked for the end; 0: none
+bool asked_to_end();  // whether a signal has arrived since the last Interruptible was made
+int ending_signal();  // that signal; 0: none has arrived
 
 }  // namespace sluice::apps

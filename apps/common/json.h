@@ -1,4 +1,4 @@
-// JSON output that several subcommands share. All texts end in a newline.
+// JSON output that several subcommands share. The texts end in a newline.
 #pragma once
 #include <string>
 #include <vector>
@@ -9,7 +9,7 @@
 
 namespace sluice::apps {
 
-// Invalid UTF-8 becomes U+FFFD: a token may end within a character.
+// Invalid UTF-8, such as a token that ends within a character, becomes U+FFFD.
 std::string json_text(const OrderedJson& json);
 OrderedJson device_json(const DeviceInfo& device);
 OrderedJson timings_json(const std::vector<StepTiming>& timings);

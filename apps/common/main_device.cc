@@ -13,7 +13,7 @@ Result<std::unique_ptr<Device>> open_main_device(const std::string& name, int th
   }
   if (name != "cpu") {
     auto gpu = open_device({.backend = Backend::kCuda});
-    // If a GPU is present and fails to open, report it: silently using the CPU could be forty times slower.
+    // If a GPU is present but cannot be opened, the error is reported, because the CPU could be forty times slower.
     if (gpu.ok() || name == "cuda" || gpu.status().code != Code::kUnsupported) return gpu;
   }
   return open_device({.threads = threads});

@@ -7,8 +7,8 @@
 
 namespace sluice::apps {
 
-// `name` is the value of --device. auto: a Hopper GPU if this build has CUDA kernels and the GPU can be opened, else the CPU.
-// kUnsupported says why cuda cannot be used.
+// `name` is the value of --device. "auto" means a Hopper GPU if this build has CUDA kernels and the machine has such a GPU, else the CPU.
+// The message of kUnsupported says why "cuda" cannot be used.
 Result<std::unique_ptr<Device>> open_main_device(const std::string& name, int threads);
 
 inline bool is_gpu(const Device& device) { return device.info().backend == Backend::kCuda; }

@@ -16,7 +16,7 @@ namespace fs = std::filesystem;
 
 constexpr const char* kShipped = "models/sluice-16e-tiny";
 constexpr const char* kShippedHead = "models/sluice-16e-tiny-eagle3";
-// Prefix of a model's folder in a cache, as in models--openai--gpt-oss-20b.
+// Prefix of a model's folder in a Hugging Face cache, such as models--openai--gpt-oss-20b.
 constexpr std::string_view kFolder = "models--";
 constexpr int64_t kSmallFile = 1 << 20;
 
@@ -61,7 +61,7 @@ fs::path cache_directory() {
   return variable("HOME").value_or("/") / ".cache" / "huggingface" / "hub";
 }
 
-// The snapshot in a cached model's folder: the snapshot that `main` names, or the only snapshot.
+// The snapshot in a cached model's folder: the snapshot that refs/main names, or the only snapshot.
 Result<std::string> snapshot_of(const fs::path& folder) {
   const std::vector<fs::path> all = sorted_directories(folder / "snapshots");
   if (auto main = read_file((folder / "refs" / "main").string(), kSmallFile); main.ok()) {
@@ -104,9 +104,9 @@ Status adapter(const std::string& named) {
       " in it (adapter_config.json); merge it into the model (PEFT: merge_and_unload) and save that");
 }
 
-// A directory with a config.json, or the snapshot that a cached model's folder leads to.
+// Returns `named` if it is a directory with a config.json, or its snapshot if it is the folder of a cached model.
 Result<std::string> directory_behind(const std::string& named) {
-  // transformers would apply the adapter to a model in the same directory.
+  // Rejects adapters, even beside a config.json: transformers would apply the adapter, and Sluice cannot.
   if (is_there(fs::path(named) / "adapter_config.json")) return adapter(named);
   if (is_there(fs::path(named) / "config.json")) return named;
   if (is_folder(fs::path(named) / "snapshots")) return snapshot_of(named);

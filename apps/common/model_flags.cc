@@ -7,7 +7,7 @@
 
 namespace sluice::apps {
 
-// CLI11 reads options in the order of their declaration, so a flag for one phase overrides the flag for both.
+// CLI11 processes options in the order of their declaration, so the flags for decode or prefill override the flag for both.
 void add_moe_backend(CLI::App* app, MoeBackend* backend, const std::string& group) {
   CLI::Option* options[] = {
       app->add_option_function<std::string>(
@@ -27,7 +27,7 @@ void add_moe_backend(CLI::App* app, MoeBackend* backend, const std::string& grou
   for (CLI::Option* option : options) option->group(group);
 }
 
-// Only random weights have a routing flag.
+// --routing applies only to random weights.
 CLI::Option* add_routing(CLI::App* app, const std::function<void(Routing)>& take) {
   return app
       ->add_option_function<std::string>(
@@ -41,7 +41,7 @@ CLI::Option* add_routing(CLI::App* app, const std::function<void(Routing)>& take
 
 namespace {
 
-constexpr double kKvCacheGibMax = 1 << 20;  // one PiB
+constexpr double kKvCacheGibMax = 1 << 20;  // 1 PiB
 
 // Helpers of add_model_flags(). CLI11 lists flags in the order of their declaration.
 void add_weight_flags(CLI::App* app, ModelFlags* flags, const char* group) {
@@ -74,7 +74,7 @@ void take_speculative_config(SpeculativeConfig from, ModelFlags* flags) {
   flags->draft_router_dtype = std::move(from.router_dtype);
 }
 
-// SGLang uses several flags for the contents of --speculative-config.
+// SGLang's flags for what vLLM has in --speculative-config.
 void add_sglang_speculation(CLI::App* app, ModelFlags* flags, const char* group) {
   const auto f = std::make_shared<SglangSpeculation>();
   app->add_option("--speculative-algorithm", f->algorithm,

@@ -8,7 +8,7 @@ namespace {
 
 double real(int64_t value) { return static_cast<double>(value); }
 
-// Elements of one layer's attention projections.
+// The number of elements in the attention projections of one layer.
 double projection_elements(const AttentionConfig& a) {
   if (a.latent) {
     const LatentShape& l = *a.latent;
@@ -31,7 +31,7 @@ double bytes_of_shared(const MoeConfig& m) {
   return elements_of_shared(m) * WeightFormat{m.shared_w, m.shared_scales}.bits() / 8;
 }
 
-// Bytes of the cache of one position, and floating-point operations of one query with it. A latent serves as key and value.
+// The bytes of one position in the cache. A latent is both key and value, so it counts once.
 double bytes_of_position(const AttentionConfig& a) {
   return (a.latent ? 1 : 2) * real(a.kv_heads * a.head_dim) * real(bytes_of(a.cache_type(), 1));
 }
@@ -40,7 +40,7 @@ double flops_of_position(const AttentionConfig& a) {
   return 4 * real(a.heads * a.head_dim);
 }
 
-// Number of positions that the query at position `last` attends to.
+// The number of positions that the query at position `last` attends to.
 double attended(const AttentionConfig& a, int64_t last) {
   return real(a.window > 0 ? std::min(last + 1, a.window) : last + 1);
 }

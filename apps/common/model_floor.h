@@ -4,7 +4,7 @@
 
 namespace sluice::apps {
 
-// Assumes that memory and arithmetic overlap, each at the device's sustained rate.
+// The roofline in microseconds: the larger of the memory time and the arithmetic time, at the device's sustained rates.
 double floor_us(double bytes, double flops, const DeviceInfo& device);
 
 struct Floor {
@@ -16,12 +16,12 @@ struct Floor {
   double us(const DeviceInfo& device) const { return floor_us(bytes(), flops, device); }
 };
 
-// The expected number of distinct experts per layer that the tokens choose, if all experts are equally likely.
+// The expected number of distinct experts that `tokens` tokens choose in a layer, if all experts are equally likely.
 double expected_experts(const MoeConfig& moe, int64_t tokens);
 
-// The roofline of a decode step of that many sequences, each with `context` previous positions, that reads `experts` experts per layer.
+// The roofline of a decode step of `sequences` sequences with `context` previous positions each, which reads `experts` experts per layer.
 Floor decode_floor(const DecoderConfig& config, int64_t sequences, int64_t context, double experts);
-// The roofline of a prefill of that many tokens that samples one token and reads `experts` experts per layer.
+// The roofline of a prefill of `tokens` tokens, which samples one token and reads `experts` experts per layer.
 Floor prefill_floor(const DecoderConfig& config, int64_t tokens, double experts);
 
 }  // namespace sluice::apps

@@ -1,10 +1,10 @@
-// Standard output: a command fails unless all its output has been written.
+// Standard output. A command fails unless all its output was written.
 #pragma once
 
 namespace sluice::apps {
 
-// If the caller closed descriptor 0, 1 or 2, opens it such that reads and writes fail; otherwise a file opened later could become
-// standard output. Call it first in main().
+// Opens descriptors 0, 1 and 2 if the parent process closed them, so that no file opened later gets their numbers. Standard input and output
+// are opened such that using them fails. Call it first in main().
 void open_standard_streams();
 
 // Whether all output so far has been written without an error.

@@ -1,4 +1,4 @@
-// Tensor parallelism: the devices and the slices of a model.
+// Tensor parallelism: opens the devices of all ranks and loads their slices of the model.
 #include <algorithm>
 
 #include "apps/common/main_device.h"

@@ -23,7 +23,7 @@ int64_t batched_tokens(const ModelFlags& f, const Device& device) {
   return f.max_num_batched_tokens.value_or(is_gpu(device) ? kGpuNumBatchedTokens : f.cpu_num_batched_tokens);
 }
 
-// Plans a layer as the engine will, so that unsupported kernels are reported before gigabytes are read.
+// Plans an MoE layer as the engine will do, so that unsupported kernels are reported before gigabytes are read.
 Status check_moe_backend(const ModelFlags& f, const Session& s, DType x, Device& device) {
   const std::string& directory = s.directory;
   const LoadFormat format = s.format;
@@ -40,7 +40,7 @@ Status check_moe_backend(const ModelFlags& f, const Session& s, DType x, Device&
       .status();
 }
 
-// Runs before the model is read, which may take minutes.
+// Finds the directory of the draft head. Runs before the model is read, which may take minutes.
 Status find_draft_head(const ModelFlags& flags, Session* s) {
   if (flags.speculation.method != DraftMethod::kEagle3) return {};
   if (flags.draft_model.empty() && !is_shipped_model(flags.model))
@@ -53,7 +53,7 @@ Status find_draft_head(const ModelFlags& flags, Session* s) {
   return {};
 }
 
-// The device of the draft layer's experts.
+// The device on which the experts of the draft layer run.
 Result<Device*> draft_experts(const ModelFlags& flags, const Session& s) {
   const std::string& name = flags.draft_moe_backend;
   if (name.empty()) return s.experts ? s.experts.get() : s.device.get();

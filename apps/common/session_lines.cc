@@ -16,7 +16,7 @@ std::string fixed(double value, int digits) {
 
 std::string gigabytes(int64_t bytes) { return fixed(1e-9 * static_cast<double>(bytes), 2) + " GB"; }
 
-// The kernels of a decode step's experts.
+// The kernels that run the experts in a decode step.
 std::string experts_kernel(const Engine& engine) {
   std::string up, down;
   for (const auto& [stage, kernel] : engine.decoder().kernels(1, 1)) {
@@ -27,17 +27,17 @@ std::string experts_kernel(const Engine& engine) {
   return up == down ? up : up + " and " + down;
 }
 
-// The directory relative to the current one.
+// The path relative to the current directory, if that is possible and shorter.
 std::string near_name(const std::string& directory) {
   std::error_code error;
-  // proximate() throws if the current directory was removed
+  // Checked first, because proximate() throws if the current directory was removed.
   const auto here = std::filesystem::current_path(error);
   if (error) return directory;
   const std::string relative = std::filesystem::proximate(directory, here, error).string();
   return error || relative.size() >= directory.size() ? directory : relative;
 }
 
-// Returns "rows_sm90" for "cuda.rms_norm.rows_sm90". Keeps a configuration that follows the name.
+// Returns "rows_sm90" for "cuda.rms_norm.rows_sm90", with the configuration, if one follows.
 std::string variant_of(const std::string& kernel) {
   const size_t op = kernel.find('.'), variant = op == std::string::npos ? op : kernel.find('.', op + 1);
   return variant == std::string::npos ? kernel : kernel.substr(variant + 1);
@@ -77,8 +77,8 @@ SessionLine line_of_experts(const Session& s) {
           .fields = {{"kind", "experts"}, {"device", device}, {"kernel", kernel}}};
 }
 
-// "cache of 65536 tokens in sequences of 4096, 3.22 GB, ...; a decode step: norm rows_sm90, attention.qkv ...". Shorter sequences have
-// fewer tokens in total, because a layer with a window needs the same memory for each sequence.
+// Returns "cache of 65536 tokens in sequences of 4096, 3.22 GB, ...; a decode step: norm rows_sm90, ...". The length of the sequences matters,
+// because a layer with a sliding window needs the same memory for each sequence, so the cache has room for fewer tokens in shorter sequences.
 SessionLine line_of_memory(const Session& s) {
   const EngineMemory& m = s.engine->memory();
   const StepBounds& b = s.engine->decoder().bounds();

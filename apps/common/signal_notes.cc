@@ -22,7 +22,7 @@ void note(int signal) {
   const int error = errno;
   for (size_t i = 0; i < std::size(kNoted); ++i)
     if (kNoted[i] == signal) notes.fetch_or(1u << i);
-  // The reader wakes even if the pipe is full.
+  // If the pipe is full, the write fails, but then the reader wakes anyway.
   [[maybe_unused]] const ssize_t written = write(wake_end.load(), "", 1);
   errno = error;
 }

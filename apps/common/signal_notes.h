@@ -1,11 +1,11 @@
-// Signal handlers that only record signals. The thread that reads the terminal handles them later.
+// Signal handlers that only record signals. The thread that reads the terminal handles the signals later.
 #pragma once
 #include <optional>
 
 namespace sluice::apps {
 
-// A handler may run between any two instructions, on any thread that does not block its signal, so it must not touch the line editor's state.
-// These handlers only record the signal and wake the reader.
+// A signal handler may run between any two instructions, so it must not touch the line editor's state. These handlers only record the signal
+// and wake the reader.
 class SignalNotes {
  public:
   SignalNotes();
@@ -15,11 +15,11 @@ class SignalNotes {
   bool works() const { return wake_[0] >= 0; }  // false: the process has no descriptors left
   int descriptor() const { return wake_[0]; }   // readable once a signal is recorded
   std::optional<int> take();                    // the next recorded signal
-  // Has the effect that the signal would have without this class. Returns if the process continues.
+  // Gives the signal the effect that it would have without this class. Returns if the process continues after that.
   void deliver(int signal);
 
-  // Records signals during its lifetime: changes of the window's size, stop and continue, and termination. Only one instance may exist.
-  // Signals that the process ignores (nohup) stay ignored.
+  // During its lifetime, records signals for window size changes, stop, continue and termination. Only one instance may exist. Stop and
+  // termination signals that the process ignores, for example under nohup, stay ignored.
   class Taking {
    public:
     explicit Taking(SignalNotes* notes);

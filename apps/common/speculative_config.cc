@@ -109,7 +109,7 @@ Result<SpeculativeConfig> read_speculative_config(const std::string& json) {
     config.count_from_head = !at.has("num_speculative_tokens");
     SLUICE_TRY(
         take(at.integer("num_speculative_tokens", 1, kDraftsMax, kLayerDrafts), &out.num_speculative_tokens));
-  } else if (method == "mtp" || method == "deepseek_mtp") {  // the second is vLLM's older name
+  } else if (method == "mtp" || method == "deepseek_mtp") {  // deepseek_mtp is vLLM's older name
     out.method = DraftMethod::kMtp;
     SLUICE_TRY(check_keys(document.value(), kMtpKeys, method));
     SLUICE_TRY(read_mtp(at, &config));
@@ -136,7 +136,7 @@ Result<std::string> speculative_config_of(const SglangSpeculation& f) {
                    std::to_string(*f.eagle_topk));
   const std::string method(known->second);
   Json out{{"method", method}};
-  // SGLang counts the last known token among the tokens that a step verifies.
+  // SGLang's num_draft_tokens is the number of tokens in a verification step, including the last sampled token.
   if (f.num_steps && f.num_draft_tokens && *f.num_draft_tokens != *f.num_steps + 1)
     return invalid("--speculative-num-draft-tokens: wanted --speculative-num-steps + 1 = " +
                    std::to_string(*f.num_steps + 1) + ", found " + std::to_string(*f.num_draft_tokens));

@@ -1,4 +1,4 @@
-// Parses --speculative-config (the part of vLLM's flag that Sluice supports) and SGLang's flags for the same.
+// Parses --speculative-config (the part of vLLM's flag that Sluice supports) and SGLang's equivalent flags.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -12,14 +12,14 @@ struct SpeculativeConfig {
   SpeculationOptions options;
   // eagle3 only: the draft head, in a form that model_directory() accepts; empty: the shipped head.
   std::string model;
-  bool count_from_head = false;  // the number of drafts was not given, so the head's own number is used
-  // mtp only. moe_backend: device of the draft layer's experts, cpu or cuda; empty: the device of the model's experts. router_dtype:
-  // the type that router scores are rounded to, float32 or bfloat16.
+  bool count_from_head = false;  // no number of drafts was given, so the number in the draft head's config is used
+  // mtp only. moe_backend: the device of the draft layer's experts (cpu or cuda); empty: the device of the model's experts. router_dtype: the
+  // type to which router scores are rounded (float32 or bfloat16).
   std::string moe_backend, router_dtype = "float32";
 };
 
-// "none", or a JSON object: {"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_max": 4}. The error for an unsupported key or
-// method names it; a key whose value is null counts as absent.
+// `json` is "none", or an object such as {"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_max": 4}. A key with the value null
+// counts as absent. Errors name the unsupported key or method.
 Result<SpeculativeConfig> read_speculative_config(const std::string& json);
 
 // SGLang's flags: --speculative-algorithm, --speculative-draft-model-path, --speculative-num-steps, --speculative-num-draft-tokens,
@@ -33,7 +33,7 @@ struct SglangSpeculation {
            num_draft_tokens || eagle_topk;
   }
 };
-// Converts SGLang's flags to the equivalent value of --speculative-config. kInvalidArgument names the flag.
+// Converts SGLang's flags to the equivalent value of --speculative-config. The message of kInvalidArgument names the flag.
 Result<std::string> speculative_config_of(const SglangSpeculation& flags);
 
 }  // namespace sluice::apps

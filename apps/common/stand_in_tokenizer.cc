@@ -26,8 +26,8 @@ constexpr Special kSpecials[] = {{"<|startoftext|>", 199998}, {"<|endoftext|>", 
                                  {"<|call|>", 200012},        {"<|endofprompt|>", 200018}};
 constexpr int64_t kGptOssVocab = 201088;
 
-// The letters that represent bytes in tokenizer.json: a printable character stands for itself; the other bytes are
-// U+0100 and up.
+// The letters that represent bytes in tokenizer.json: a printable byte has the letter with the same code; the other
+// bytes have U+0100 and up.
 std::vector<std::string> byte_letters() {
   std::vector<std::string> out;
   char32_t next = 256;
@@ -38,7 +38,7 @@ std::vector<std::string> byte_letters() {
   return out;
 }
 
-// Collects words and, for each, the two halves that merge into it.
+// Collects words, and for each word of several letters the two words that merge into it.
 struct Words {
   int64_t wanted;
   Json vocab = Json::object(), merges = Json::array();
@@ -48,7 +48,7 @@ struct Words {
     const auto id = static_cast<int64_t>(vocab.size());
     vocab[word] = id;
   }
-  // Joins every member of `firsts` with every member of `seconds`. Pairs of early members come first.
+  // Joins every member of `firsts` with every member of `seconds`, early members first, until the vocabulary is full.
   std::vector<std::string> join(const std::vector<std::string>& firsts,
                                 const std::vector<std::string>& seconds) {
     std::vector<std::string> out;
@@ -99,12 +99,12 @@ Result<Json> stand_in_tokenizer(int64_t vocab) {
   std::vector<std::string> firsts = letters;
   firsts.insert(firsts.begin(), kSpace);
   const std::vector<std::string> starts = made.join(firsts, letters);
-  std::vector<std::string> pairs;  // pairs that continue a word
+  std::vector<std::string> pairs;  // pairs of letters, without those that begin with a space
   for (const std::string& pair : starts)
     if (!pair.starts_with(kSpace)) pairs.push_back(pair);
   const std::vector<std::string> fours = made.join(starts, pairs);
   if (!made.full())
-    made.join(fours, pairs);  // six letters: only vocabularies with room after pieces of four letters
+    made.join(fours, pairs);  // words of six letters, if the vocabulary has room after those of four
   Json level{{"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", true}, {"use_regex", true}};
   return Json{{"version", "1.0"},
               {"truncation", nullptr},

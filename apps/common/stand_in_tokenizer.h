@@ -1,4 +1,4 @@
-// A tokenizer for random weights: it encodes every text, English at about two letters per token, and every token decodes to some text.
+// A tokenizer for random weights. It encodes every text, and English with about two letters per token. Every token decodes to some text.
 #pragma once
 #include <cstdint>
 
@@ -6,8 +6,8 @@
 
 namespace sluice::apps {
 
-// Returns a tokenizer.json with `vocab` tokens: the 256 bytes, then pieces of two and four letters by frequency, then harmony's special
-// tokens, which have gpt-oss's ids if the vocabulary is gpt-oss's. kInvalidArgument: the vocabulary is too small.
+// Returns a tokenizer.json with `vocab` tokens: the 256 bytes, then words of two, four and six letters as far as there is room, then harmony's
+// special tokens, which have gpt-oss's ids if `vocab` is gpt-oss's vocabulary size. kInvalidArgument: `vocab` is too small.
 Result<Json> stand_in_tokenizer(int64_t vocab);
 // The matching tokenizer_config.json.
 Json stand_in_tokenizer_config(int64_t context);

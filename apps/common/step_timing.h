@@ -1,4 +1,4 @@
-// The duration of a captured or repeated step, in the form that `sluice moe` prints.
+// The durations of a step that runs many times, for the output of `sluice moe`.
 #pragma once
 #include <algorithm>
 #include <chrono>
@@ -18,10 +18,10 @@ inline double ms_since(Clock::time_point begin) {
 struct StepTiming {
   int64_t tokens = 0;
   double median_ms = 0, fastest_ms = 0, slowest_ms = 0;
-  bool same_bits = true;  // every timed run gave the same bits as the untimed first run
+  bool same_bits = true;  // whether all timed runs gave the same bits as the untimed first run
   std::vector<std::pair<std::string, std::string>> kernels = {};  // stage and kernel
 
-  // Sets the times from the times of the runs, at least one.
+  // Sets the times from the durations of the runs, of which there must be at least one.
   void take(std::vector<double> ms) {
     std::sort(ms.begin(), ms.end());
     median_ms = ms[ms.size() / 2], fastest_ms = ms.front(), slowest_ms = ms.back();

@@ -15,7 +15,7 @@ namespace {
 
 void line(const char* name, const std::string& value) { std::printf("%-12s %s\n", name, value.c_str()); }
 
-// The value of the first line "key ... : value" of a file; empty if there is none.
+// The value in the file's first line of the form "key ... : value"; empty if there is no such line.
 std::string value_in(const char* path, const std::string& key) {
   std::ifstream file(path);
   for (std::string row; std::getline(file, row);) {

@@ -16,7 +16,7 @@ void print_device(const DeviceInfo& d) {
 
 }  // namespace
 
-// `no_gpu`: why `here` has no GPU; empty if it has one.
+// `here`: this machine's devices. `no_gpu`: why they include no GPU; empty if they include one. `known`: the known devices.
 static std::string devices_json(std::span<const DeviceInfo> here, const std::string& no_gpu,
                                 std::span<const DeviceInfo> known) {
   const auto listed = [](std::span<const DeviceInfo> devices) {

@@ -14,7 +14,7 @@ EvalTask& task_of(EvalReport* report, const std::string& name) {
   return report->tasks.back();
 }
 
-// All requests of an evaluation. Submits as many at a time as the engine accepts.
+// Runs all requests of an evaluation, as many at a time as the engine accepts.
 class Run {
  public:
   Run(Session& session, Chat& chat, const EvalOptions& options, const ChatOptions& system)
@@ -86,7 +86,7 @@ int64_t EvalReport::right() const {
 Result<EvalReport> evaluate(const EvalOptions& options,
                             const std::function<void(int64_t, int64_t)>& progress) {
   ChatFlags flags = options.chat;
-  // Fixes the date, so that results do not depend on the day.
+  // The date in the prompt is fixed, so that results do not depend on the day.
   if (flags.current_date.empty()) flags.current_date = "2025-06-28";
   const auto system = chat_options(flags);
   if (!system.ok()) return system.status();

@@ -1,4 +1,4 @@
-// The commands sluice eval --server and sluice eval --compare: their output and files.
+// The commands sluice eval --server and sluice eval --compare.
 #pragma once
 #include <string>
 
@@ -11,7 +11,7 @@ struct ServerEvalFiles {
   std::string output_json;  // empty: not written
   bool quiet = false;
 };
-// kExitNo if a request failed.
+// Returns kExitNo if a request failed.
 int eval_server_command(const ServerEvalOptions& options, const ServerEvalFiles& files, Format format);
 int eval_compare_command(const std::string& path_a, const std::string& path_b);
 

@@ -20,7 +20,7 @@ struct EvalFlags {
 
 constexpr const char* kServerGroup = "A server instead of a model";
 
-// Rejects flags that configure a model in this process: a server's model runs elsewhere.
+// Rejects flags that configure a model in this process, because the model runs in the server.
 Status only_for_servers(const CLI::App& app) {
   constexpr std::string_view kBoth[] = {
       "--model",     "--quiet", "--temperature",      "--top-p", "--seed", "--max-tokens",

@@ -8,8 +8,8 @@
 
 namespace sluice::apps {
 
-// Adds --server, --compare and their flags to the flags of sluice eval. The returned function runs the evaluation if one of the two was
-// given; `options` holds the flags that both kinds of evaluation share.
+// Adds --server, --compare and the flags that belong to them. The returned function runs the evaluation or comparison if --server or --compare
+// was given, and else returns nullopt. `options` has the flags that these evaluations share with sluice eval of a model.
 using EvalByServer = std::function<std::optional<int>(const EvalOptions& options, bool json)>;
 EvalByServer add_eval_server(CLI::App* eval);
 

@@ -17,9 +17,9 @@ namespace {
 constexpr int64_t kSequences[] = {1, 8, 32, 64, 128};
 constexpr double kAcceptances[] = {0.5, 0.6, 0.7, 0.8, 0.9};
 
-// The draft layer of the model, and the number of drafts that it makes.
+// The draft layer or draft head, and the largest number of drafts.
 struct DraftPlan {
-  std::optional<DraftLayerConfig> layer;  // none: drafts cost nothing
+  std::optional<DraftLayerConfig> layer;  // nullopt: the method has no draft layer
   int64_t drafts_max = 0;
 };
 
@@ -34,7 +34,7 @@ Result<DraftPlan> eagle3_plan(const SpeculativeConfig& speculation, const ModelC
   const JsonAt at(json.value(), path);
   auto layer = read_eagle3_config(at, model);
   if (!layer.ok()) return layer.status();
-  // Only the weight files tell whether the head maps tokens; heads with their own vocabulary have the table.
+  // Whether the head has a table that maps its tokens to the model's is only known from the weight files. Heads with another vocabulary have it.
   layer.value().maps_tokens = layer.value().draft_vocab != layer.value().vocab;
   DraftPlan out{std::move(layer).value(), speculation.options.num_speculative_tokens};
   if (!speculation.count_from_head) return out;
@@ -92,13 +92,13 @@ class Costs {
     const double step = std::max(of_step(sequences, false), of_step(sequences * (1 + drafts), drafts > 0));
     if (drafts == 0) return step;
     if (!layer_) return step + waiting_us_;
-    // The first draft needs no additional pass.
+    // The first draft needs no pass of its own, because the layer has run over the step's rows.
     return step + static_cast<double>(drafts) * layer_->head->cost_us(sequences) +
            static_cast<double>(drafts - 1) * layer_->next->cost_us(sequences);
   }
 
  private:
-  // The draft layer runs over the step's rows even if it makes no drafts.
+  // Includes the draft layer, which runs over the rows of every step, even if it makes no drafts.
   double of_step(int64_t tokens, bool verifies) const {
     return decoder_.layers.cost_us(tokens, verifies) + decoder_.all_logits->cost_us(tokens) +
            (layer_ ? layer_->extend.cost_us(tokens, verifies) : 0);
@@ -109,11 +109,11 @@ class Costs {
   double waiting_us_ = 0;
 };
 
-// The number of drafts that the engine would choose for this many sequences if each draft is accepted with this
-// probability.
+// The number of drafts that the engine would choose for `sequences` sequences if each draft is accepted with
+// probability `acceptance`.
 DraftChoice choice_of(int64_t sequences, double acceptance, const std::vector<double>& cost_by_drafts) {
   const double plain_us = cost_by_drafts.front();
-  std::vector<double> tokens;  // index: the number of drafts
+  std::vector<double> tokens;  // by the number of drafts
   std::vector<DraftRate> rates;
   double sum = 0, accepted = 1;
   for (size_t k = 0; k < cost_by_drafts.size(); ++k) {
@@ -142,7 +142,7 @@ Result<DraftChoices> draft_choices(const ModelQuestion& q, const SpeculativeConf
   if (!directory.ok()) return directory.status();
   Result<ModelConfig> model = read_model_config(directory.value());
   if (!model.ok()) return model.status();
-  // The weight files may be absent.
+  // Without weight files the config alone is used.
   if (const auto files = Checkpoint::open(directory.value()); files.ok())
     SLUICE_TRY(fit_to_files(*files.value(), &model.value()));
   const auto drafts = draft_plan(speculation, model.value());

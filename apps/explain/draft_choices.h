@@ -1,4 +1,4 @@
-// The number of speculative drafts that pays off, by the cost models of the plans.
+// The number of speculative drafts that saves the most time, by the cost models of the plans.
 #pragma once
 #include <string>
 #include <vector>
@@ -14,10 +14,10 @@ struct DraftChoice {
   // The probability that a draft is accepted if all drafts before it are accepted; equal for all drafts.
   double acceptance = 0;
   int64_t drafts = 0;  // number of drafts per sequence
-  double tokens = 0;   // expected tokens of all sequences
+  double tokens = 0;   // expected tokens per step, all sequences together
   double cost_us = 0;  // cost of the step and its drafts
   double plain_us =
-      0;  // cost of a step without drafts, including the draft layer, which runs over its rows, too
+      0;  // cost of a step without drafts, including the draft layer, which runs in every step
   // Tokens per microsecond, divided by the tokens per microsecond of steps without drafts.
   double speedup() const { return tokens / cost_us * plain_us / static_cast<double>(sequences); }
 };
@@ -29,10 +29,10 @@ struct DraftChoices {
   std::vector<DraftChoice> choices;  // ordered by sequences, then by acceptance
 };
 
-// The number of drafts that the engine chooses (worthwhile_count), within kVerifiedRows. Drafts of n-grams and suffixes cost nothing except,
-// on a GPU, the host's wait for the previous tokens; drafts of a draft layer cost its passes. Uses `question.model`, which must be a
-// directory, and its length, policy and caches. Needs config.json of the model, and of the draft head with eagle3, but no weights. Errors
-// name the flag or the file.
+// The numbers of drafts that the engine would choose (worthwhile_count), with at most kVerifiedRows rows per step. Drafts of n-grams and suffixes
+// cost nothing, except that on a GPU the host must wait for the previous tokens. Drafts of a draft layer cost the layer's passes. Uses
+// `question.model`, which must be a directory, and the question's length, policy and cache type. Needs config.json of the model, with eagle3 also
+// config.json of the draft head, but no weights. Errors name the flag or the file.
 Result<DraftChoices> draft_choices(const ModelQuestion& question, const SpeculativeConfig& speculation,
                                    const DeviceInfo& device);
 

@@ -58,7 +58,8 @@ void print_sweep(const AnyProblem& problem, const DeviceInfo& device, const std:
                 s.planned ? "  (planned: no kernel in this build)" : "");
 }
 
-// This machine's device by name, a known device, or the default: for a whole model the GPU if present, otherwise the CPU.
+// The device to explain: a device of this machine, or a known device. The default for an operation is this machine's CPU, and for a whole
+// model its GPU, or its CPU if it has no GPU.
 Result<DeviceInfo> device_of(const ExplainOptions& options) {
   const std::string name = options.device.value_or(options.model ? "auto" : "cpu");
   if (name == "cuda" || name == "auto") {
@@ -78,7 +79,7 @@ Status check_force(const AnyProblem& problem, const std::string& force) {
   for (const Verdict& v : problem.decide({}, all_candidates(), {}).verdicts) known.emplace_back(v.candidate);
   for (const ForcedKernel& kernel : forced_kernels(force)) {
     if (kernel.op() != problem.op() && make_problem(kernel.op()).ok())
-      continue;  // a stage of a fused operation, which decide() checks
+      continue;  // not a kernel of this operation; decide() checks whether it is one of a fused operation
     if (std::find(known.begin(), known.end(), kernel.name) == known.end())
       return unknown_name("kernel", kernel.name, known);
   }
@@ -112,7 +113,7 @@ int answer(AnyProblem& problem, const ExplainOptions& options) {
   return decision.chosen >= 0 ? kExitOk : kExitNo;
 }
 
-// The column "of the floor"; empty if the device has no roofline.
+// The column "of the floor", which has the roofline divided by the cost; empty if the device's roofline is not known.
 std::string floor_column(std::optional<double> floor_us, double cost_us, bool shown) {
   if (!shown) return "";
   if (!floor_us) return "             -";
@@ -154,7 +155,7 @@ void print_choices(const ModelChoices& choices, const DeviceInfo& device) {
     std::printf("%lld stages have no kernel for this device\n", static_cast<long long>(choices.refused()));
 }
 
-// Prints a row for each number of sequences and a column for each acceptance.
+// Prints a row for each number of sequences and a column for each acceptance probability.
 void print_draft_choices(const DraftChoices& choices, const DeviceInfo& device) {
   std::printf("model    %s\ndrafts   %s, at most %lld of each sequence\ndevice   %s\n", choices.model.c_str(),
               std::string(text(choices.method)).c_str(), static_cast<long long>(choices.drafts_max),
@@ -216,13 +217,13 @@ int explain_whole_model(const ExplainOptions& options) {
   return choices.value().refused() == 0 ? kExitOk : kExitNo;
 }
 
-// Sets the defaults of fields: the experts' weights get the layout that the device reads.
+// Changes a default: the layout of the experts' weights becomes the layout that the device's kernels read.
 void suit_device(AnyProblem& problem, const ExplainOptions& options) {
   if (problem.op() != ExpertGemm::kName || options.show == Show::kContract) return;
   const Result<DeviceInfo> device = device_of(options);
-  if (!device.ok()) return;  // reported when the device is used
+  if (!device.ok()) return;  // the caller reports this error later
   const Status status = problem.set("layout", std::string(word(layout_for(device.value().backend))));
-  if (!status.ok()) std::abort();  // cannot fail: the value is one of the field's own
+  if (!status.ok()) std::abort();  // cannot happen, because the field accepts this word
 }
 
 }  // namespace

@@ -12,7 +12,7 @@
 namespace sluice::apps {
 namespace {
 
-// Every reason why this device's kernels refuse the problem. Kernels of other backends refuse it anyway.
+// All reasons why the kernels of this device's backend do not accept the problem.
 std::string reasons_of(const PieceProblem& piece, const DeviceInfo& device) {
   const Decision decision = piece.problem->decide(device, all_candidates(), piece.policy);
   std::string out = decision.contract.accepted() ? "" : decision.contract.line();
@@ -42,8 +42,8 @@ StageChoice choice_of(const PieceProblem& piece, const Step& step, int64_t token
   return out;
 }
 
-// Names the forced fused kernels that do not accept this token count, with the reasons. Other kernels then compute their
-// stages.
+// Adds the forced fused kernels that do not accept this token count, with the reasons. Other kernels compute the stages of
+// these kernels.
 void add_not_run(const Step& step, int64_t tokens, const DeviceInfo& device, std::vector<std::string>* out) {
   for (const auto& kind : step.pieces().kinds()) {
     if (!kind->required() || kind->serves(tokens)) continue;
@@ -103,7 +103,7 @@ Status choose(const ModelQuestion& q, const DeviceInfo& device, ModelChoices* ou
   }
   Result<ModelConfig> config = read_model_config(directory.value());
   if (!config.ok()) return config.status();
-  // The weight files may be absent.
+  // Without weight files the config alone is used.
   if (const auto files = Checkpoint::open(directory.value()); files.ok())
     SLUICE_TRY(fit_to_files(*files.value(), &config.value()));
   if (q.max_model_len > config.value().context)
@@ -112,7 +112,7 @@ Status choose(const ModelQuestion& q, const DeviceInfo& device, ModelChoices* ou
   StepBounds bounds;
   bounds.positions = q.max_model_len > 0 ? q.max_model_len : std::min<int64_t>(config.value().context, 4096);
   bounds.tokens = tokens_max;
-  // Up to 256 tokens are planned as one decode token per sequence; more tokens are a prefill.
+  // At most 256 tokens are planned as a decode step with one token per sequence; more tokens are planned as a prefill.
   bounds.sequences = std::clamp<int64_t>(q.tokens, 1, 256);
   bounds.pages = bounds.sequences * bounds.pages_per_seq();
   out->layers = std::ssize(config.value().decoder.layers);

@@ -9,14 +9,14 @@
 namespace sluice::apps {
 namespace {
 
-constexpr int64_t kSweepTokensMax = 1 << 20;  // every count's workspace is computed
+constexpr int64_t kSweepTokensMax = 1 << 20;  // limited, because a sweep computes the workspace of every token count
 
 std::string with_dashes(std::string name) {
   std::replace(name.begin(), name.end(), '_', '-');
   return name;
 }
 
-// Both spellings of a field: "--top_k,--top-k".
+// The two spellings of a field's flag, such as "--top_k,--top-k".
 std::string flags_of(std::string_view field) {
   const std::string name(field), dashed = with_dashes(name);
   return "--" + name + (dashed == name ? "" : ",--" + dashed);
@@ -42,7 +42,7 @@ struct ExplainFlags {
 
 void add_fields(CLI::App* app, AnyProblem& problem, ExplainFlags* flags) {
   const std::vector<Field> fields = problem.fields();
-  flags->typed.reserve(fields.size());  // options point into it
+  flags->typed.reserve(fields.size());  // must not move its elements, because options point to them
   for (const Field& f : fields) {
     std::string& value = flags->typed.emplace_back(std::string(f.name), "", nullptr).value;
     const std::string doc(f.doc);
@@ -87,7 +87,7 @@ int run_explain(const CLI::App& app, ExplainFlags& flags) {
   if (const Status status = check_uses(app, flags); !status.ok()) return wrong_use(status.message);
   for (const auto& [name, value, option] : flags.typed) {
     if (option->count() == 0) continue;
-    // CLI11 gives a flag without a value as "true".
+    // For a flag without a value, CLI11 returns "true".
     o.fields.emplace_back(name, value == "true" ? "1" : value == "false" ? "0" : value);
   }
   o.format = flags.json ? Format::kJson : Format::kText;

@@ -15,7 +15,7 @@
 namespace sluice::apps {
 namespace {
 
-// The tensor names that the checkpoint uses: the naming of the family with the most tensors in the files.
+// The tensors that the config requires, in the one of the family's namings that matches the most tensors in the files.
 std::vector<TensorSpec> wanted_of(const Family& family, const ModelConfig& config,
                                   const Checkpoint& checkpoint) {
   std::vector<TensorSpec> best;
@@ -27,7 +27,7 @@ std::vector<TensorSpec> wanted_of(const Family& family, const ModelConfig& confi
     });
     if (found > most) best = std::move(specs), most = found;
   }
-  // Some tools leave the draft layer out of the files but not out of the config.
+  // Some tools remove the draft layer from the files but not from the config.
   if (!has_mtp_layer(checkpoint, config)) return best;
   const std::vector<TensorSpec> draft =
       mtp_tensors(mtp_config(config).value(), std::ssize(config.decoder.layers));
@@ -42,8 +42,8 @@ void use_copies(const ModelConfig& config, const Checkpoint& checkpoint, Inspect
     if (std::ranges::count(copies, t.name) > 0) t.use = "draft layer: not read, the model's own is used";
 }
 
-// Whether the matrix consists of codes and scales, which belong together. Such a matrix is widened to bf16 or
-// kept in its format.
+// Whether the matrix is stored as codes with scales. Sluice either widens such a matrix to bf16 or keeps its
+// format.
 bool has_parts(const Checkpoint& checkpoint, const TensorSpec& spec) {
   return spec.format.scaled() || is_widened(checkpoint, spec);
 }
@@ -55,7 +55,7 @@ std::string format_of(const Checkpoint& checkpoint, const TensorSpec& spec) {
   return format ? text(*format) : "";
 }
 
-// Notes the use of every tensor of a matrix: codes, scales, and scales of activations.
+// Records the use of all tensors of a matrix: its codes, its scales, and scales of activations.
 void use_parts(const Checkpoint& checkpoint, const TensorSpec& spec,
                const std::map<std::string, InspectedTensor*>& by_name) {
   const auto parts = tensors_of_matrix(checkpoint, spec.name);
@@ -82,7 +82,7 @@ void use_specs(const std::vector<TensorSpec>& specs, const Checkpoint& checkpoin
   std::map<std::string, InspectedTensor*> by_name;
   for (InspectedTensor& t : out->tensors) by_name[t.name] = &t;
   for (const TensorSpec& spec : specs) {
-    if (spec.format.scaled() && !is_codes(spec)) continue;  // noted with its codes
+    if (spec.format.scaled() && !is_codes(spec)) continue;  // use_parts() records scales with their codes
     if (has_parts(checkpoint, spec) && !tensors_of_matrix(checkpoint, spec.name).empty()) {
       use_parts(checkpoint, spec, by_name);
       continue;
@@ -103,7 +103,7 @@ void use_specs(const std::vector<TensorSpec>& specs, const Checkpoint& checkpoin
   }
 }
 
-// For unknown families: finds the MoE layers that nn/moe/load.h can load, by their names.
+// For models of unknown families: finds the MoE layers that nn/moe/load.h can load, by the names of their tensors.
 void use_moe_names(const Checkpoint& checkpoint, MoeNaming naming, Inspection* out) {
   std::map<std::string, std::string> uses;
   const MoeNames& n = moe_names(naming);

@@ -10,7 +10,7 @@ namespace sluice::apps {
 namespace {
 
 void print_inspection(Inspection i) {
-  // Names come from the file and may contain control characters.
+  // Names come from files and may contain control characters, so they are escaped.
   i.path = printable(i.path), i.note = printable(i.note);
   for (InspectedTensor& t : i.tensors) t.name = printable(t.name);
   size_t name_width = 4, type_width = 4;

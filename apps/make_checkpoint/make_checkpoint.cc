@@ -24,12 +24,12 @@ namespace fs = std::filesystem;
 
 constexpr int64_t kPiece = 8 << 20;  // bytes per write; a multiple of 8
 
-// A model to imitate. Models of families that Sluice runs are complete. For other models only the MoE layers are written, in bf16 if they are
-// published in FP8.
+// A model to imitate. Models of families that Sluice runs are written completely. For other models only the MoE layers are written, in bf16 if they
+// are published in FP8.
 struct Like {
   std::string_view name, architecture;
   MoeNaming naming;
-  int64_t layers;           // number of layers; of MoE layers if only these are written
+  int64_t layers;           // number of layers, or number of MoE layers if only those are written
   int64_t first_moe_layer;  // index of the first layer with experts
   int64_t step = 1;  // distance between the indices of MoE layers
 };
@@ -56,11 +56,11 @@ constexpr Like kLike[] = {
     {"llama-4-scout", "Llama4ForConditionalGeneration", MoeNaming::kLlama4, 48, 0},
     {"llama-4-maverick", "Llama4ForConditionalGeneration", MoeNaming::kLlama4, 24, 1, 2},
 };
-// DeepSeek V4 only: its first layers choose experts by a hash of the token.
+// The number of DeepSeek V4's first layers, which choose experts by a hash of the token.
 constexpr int64_t kHashLayers = 3;
 
-// Only the experts are quantized. The lists of modules that are not quantized are copied from published
-// checkpoints of each form.
+// In all forms only the experts are quantized. The lists of modules that are not quantized are copied from published
+// checkpoints of the form.
 constexpr QuantizationForm kForms[] = {
     {"fp8-blocks",
      {DType::kE4M3, WeightScales::kBlocks},
@@ -84,7 +84,7 @@ constexpr QuantizationForm kForms[] = {
      R"({"quant_method": "modelopt", "quant_algo": "NVFP4", "group_size": 16, "ignore": ["*self_attn*", "lm_head"]})"},
 };
 
-// The form that the options ask for; null: none.
+// The form that o.quantization names; null: there is no such form.
 const QuantizationForm* form_of(const MakeOptions& o) {
   const auto* form = std::ranges::find(kForms, o.quantization, &QuantizationForm::name);
   return form == std::end(kForms) ? nullptr : form;
@@ -96,7 +96,7 @@ bool is_whole(const Like& like) {
          like.architecture == "DeepseekV3ForCausalLM";
 }
 
-// Lists the names: "gpt-oss-20b, gpt-oss-120b".
+// The names of all models for which `wanted` is true, such as "gpt-oss-20b, gpt-oss-120b".
 std::string names_of(bool (*wanted)(const Like&)) {
   std::string out;
   for (const Like& like : kLike)
@@ -162,7 +162,7 @@ Json qwen3_moe_config(const Like& like, int64_t layers) {
       {"model_type", "qwen3_moe"},
       {"moe_intermediate_size", moe.intermediate},
       {"norm_topk_prob", true},
-      {"num_attention_heads", moe.hidden / 64},  // the heads together are twice as wide as the hidden state
+      {"num_attention_heads", moe.hidden / 64},  // with head_dim 128, together twice as wide as the hidden state
       {"num_experts", moe.experts},
       {"num_experts_per_tok", moe.top_k},
       {"num_hidden_layers", layers},
@@ -177,11 +177,11 @@ Json qwen3_moe_config(const Like& like, int64_t layers) {
       {"vocab_size", 151936}};
 }
 
-// The shape of DeepSeek V3 and of models with its architecture, without the experts.
+// The shape of a model with DeepSeek V3's architecture, without the experts.
 struct DeepSeekShape {
   std::string_view name;
-  int64_t heads, q_lora_rank, intermediate, vocab, context, mtp_layers;  // q_lora_rank 0: null
-  double eps, theta, yarn, beta_fast;                                    // yarn: factor; 0: none
+  int64_t heads, q_lora_rank, intermediate, vocab, context, mtp_layers;  // q_lora_rank 0 means null
+  double eps, theta, yarn, beta_fast;                                    // yarn: YaRN's factor; 0: no YaRN
   int64_t bos, eos;
 };
 constexpr DeepSeekShape kDeepSeekShapes[] = {
@@ -247,7 +247,7 @@ Json config_of(const Like& like, int64_t layers) {
   if (like.naming == MoeNaming::kDeepSeekV3) return deepseek_v3_config(like, layers);
   return like.naming == MoeNaming::kQwen3Moe ? qwen3_moe_config(like, layers) : gpt_oss_config(like, layers);
 }
-// The tensors of a complete model; the tensors of its draft layer are the last.
+// The tensors of a complete model. The tensors of its draft layer, if any, come last.
 std::vector<TensorSpec> tensors_of(const Family& family, const ModelConfig& config, MoeNaming naming) {
   std::vector<TensorSpec> out = family.tensors(config, naming);
   if (config.mtp_layers == 0) return out;
@@ -347,7 +347,7 @@ Status write_all(const MakeOptions& o, const Like& like, const fs::path& directo
   SLUICE_TRY(write_text(directory / "tokenizer_config.json",
                         stand_in_tokenizer_config(made["max_position_embeddings"].get<int64_t>())));
   if (o.weights == MakeOptions::Weights::kLeaveOut) return {};
-  // Reads the config just written, so that the tensors are exactly the tensors that the loader expects.
+  // Reads the config that was just written, so that the tensors are exactly those that the loader expects.
   const auto config = read_model_config(directory.string());
   if (!config.ok()) return config.status();
   for (const Family* family : families())
@@ -359,9 +359,9 @@ Status write_all(const MakeOptions& o, const Like& like, const fs::path& directo
   return unsupported("no family for " + std::string(like.architecture));
 }
 
-const std::string kPartial = ".partial-";  // followed by the id of the writing process
+const std::string kPartial = ".partial-";  // prefix of a folder's name, followed by the id of the process that writes it
 
-// Whether this folder remains from a process that no longer exists.
+// Whether `name` is the folder of a process that no longer exists.
 bool is_leftover(const std::string& name) {
   if (!name.starts_with(kPartial)) return false;
   pid_t writer = 0;
@@ -387,7 +387,7 @@ Status make_empty(const fs::path& directory) {
   return {};
 }
 
-// Moves the weights first, so that a directory with a config is complete.
+// Moves the weights first and the config last, so that a directory with a config is complete.
 Status move_all(const fs::path& from, const fs::path& to) {
   for (const char* name : {"model.safetensors", "tokenizer.json", "tokenizer_config.json",
                            "generation_config.json", "config.json"}) {

@@ -1,4 +1,4 @@
-// Writes checkpoints with random weights in a model's real layout, to test speed, memory and every code path of real checkpoints.
+// Writes checkpoints with random weights in a model's real layout, to test speed, memory use and the loading of real checkpoints.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -8,11 +8,11 @@
 
 namespace sluice::apps {
 
-// A published form of quantized experts, and what config.json says about it.
+// A form in which quantized experts are published, with its entry in config.json.
 struct QuantizationForm {
   std::string_view name;
   WeightFormat format;
-  std::string_view config;  // quantization_config
+  std::string_view config;  // the value of quantization_config
 };
 std::span<const QuantizationForm> quantization_forms();
 
@@ -22,22 +22,22 @@ struct MakeOptions {
   int64_t layers = 0;  // 0: as many as the model has
   uint64_t seed = 0;
   Routing routing = Routing::kUniform;
-  std::string quantization;  // the experts' form; empty: the form of known_moe()
+  std::string quantization;  // name of the form of the experts; empty: the form of known_moe()
   std::string only;          // writes only tensors whose names contain this; empty: all
   enum class Weights : uint8_t { kWrite, kLeaveOut } weights = Weights::kWrite;
 };
 
-// Called with the number of written bytes. An error stops the work and is returned.
+// Called with the number of bytes written so far. If it returns an error, make_checkpoint() stops and returns the error.
 using MakeProgress = std::function<Status(int64_t done, int64_t all)>;
 
-// Writes config.json and model.safetensors: complete and with a stand-in tokenizer for models that Sluice runs, else only the MoE layers.
-// With kLeaveOut, only configs and tokenizer are written; `--load-format dummy` then generates the same weights. kLeaveOut requires a
-// model that Sluice runs. Tensors are written in chunks, so no model is too large for memory. Files are written to a folder .partial-PID
-// of the directory and moved when complete. A failure leaves no files behind; the next call removes what a killed process left behind.
-// kInvalidArgument names the option; kIo names the file and, on a full disk, the bytes needed.
+// Writes config.json and model.safetensors. Models that Sluice runs are complete and get a stand-in tokenizer; of others only the MoE layers are
+// written. With kLeaveOut, which requires a model that Sluice runs, no weights are written, and `--load-format dummy` generates the same
+// weights later. Tensors are written in chunks, so no model is too large for memory. Files are written to a folder .partial-PID of the
+// directory and moved when complete. A failed call removes its files; files of a killed process are removed by the next call. The message of
+// kInvalidArgument names the option, that of kIo the file and, if the disk is full, the bytes needed.
 Status make_checkpoint(const MakeOptions& options, const MakeProgress& progress);
 
-// Describes the checkpoint: "gpt-oss-20b", or the MoE layers of a model that Sluice does not run, and the type of the experts.
+// Describes the checkpoint: the model, whether only its MoE layers are written, and the type of the experts.
 std::string made_text(const MakeOptions& options);
 
 // The command.

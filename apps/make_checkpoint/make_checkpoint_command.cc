@@ -21,7 +21,7 @@ int make_checkpoint_command(const MakeOptions& options) {
   if (asked_to_end() && !status.ok()) {
     (void)wrong_use(status.message);
     if (ending_signal() != SIGINT)
-      (void)std::raise(ending_signal());  // the signal has its usual effect again
+      (void)std::raise(ending_signal());  // now has the signal's default effect, which ends the process
     return kExitInterrupted;
   }
   if (!status.ok()) return wrong_use(status.message);

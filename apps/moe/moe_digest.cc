@@ -21,7 +21,7 @@ uint64_t mix(uint64_t z) {
   return z ^ (z >> 31);
 }
 
-// Four bf16 numbers with random signs and mantissas and one exponent.
+// Four bf16 numbers with random signs and mantissas and the exponent `exponent`.
 uint64_t four_bf16(uint64_t bits, uint64_t exponent) {
   return (bits & 0x807F807F807F807Fu) | exponent * 0x0080008000800080u;
 }
@@ -31,7 +31,7 @@ uint64_t word_of(Kind kind, uint64_t bits) {
     case Kind::kCodes:
       return bits;
     case Kind::kScales:
-      return 0x7676767676767676u + (bits & 0x0303030303030303u);  // eight e8m0 scales, each 2^-9 to 2^-6
+      return 0x7676767676767676u + (bits & 0x0303030303030303u);  // eight e8m0 scales from 2^-9 to 2^-6
     case Kind::kRouter:
       return four_bf16(bits, 121);  // from 2^-6 to 2^-5
     case Kind::kBias:
@@ -42,7 +42,7 @@ uint64_t word_of(Kind kind, uint64_t bits) {
   return 0;
 }
 
-// The bytes of tensor k from offset `first` on, generated in words of 8 bytes.
+// Generates `bytes` bytes of tensor k, beginning at byte `first`, in words of 8 bytes.
 std::vector<std::byte> numbers(Kind kind, uint64_t k, int64_t first, int64_t bytes) {
   std::vector<std::byte> out(static_cast<size_t>(bytes));
   for (size_t i = 0; i < out.size(); i += 8) {
@@ -52,7 +52,7 @@ std::vector<std::byte> numbers(Kind kind, uint64_t k, int64_t first, int64_t byt
   return out;
 }
 
-// The layer's tensors under the checkpoint's names, for this rank's experts.
+// The tensors of the layer with the checkpoint's names, and with only this rank's experts.
 class Weights {
  public:
   Weights(const MoeConfig& c, const Slice& slice) : part_(part_of_experts(c.experts, slice)) {
@@ -85,7 +85,7 @@ class Weights {
                         .data = bytes_.back().data()});
   }
   Part part_;
-  std::vector<std::vector<std::byte>> bytes_;  // moving the outer vector leaves the bytes in place
+  std::vector<std::vector<std::byte>> bytes_;  // tensors_ points to these bytes, which stay in place when the outer vector grows
   std::vector<CheckpointTensor> tensors_;
 };
 

@@ -20,8 +20,8 @@ struct MoeDigestOptions {
   Slice slice = {};
 };
 
-// Generates the weights of a gpt-oss layer in its checkpoint's format by the formula of examples/layer.c and runs the layer. Writes one
-// line per count of tokens with the FNV-1a hash of y, in that program's format. kInvalidArgument: any other model.
+// Generates the weights of a gpt-oss layer in the checkpoint's format, by the formula of examples/layer.c, and runs the layer. Writes a line per
+// token count with the FNV-1a hash of y, in the output format of examples/layer.c. kInvalidArgument: the model is not gpt-oss.
 Status write_moe_digests(const MoeDigestOptions& options, std::ostream& out);
 
 // The command: prints the lines.

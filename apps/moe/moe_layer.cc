@@ -26,7 +26,7 @@ Result<StepTiming> time_step(Device& device, const Moe& moe, const RandomLayer& 
   if (!eager.ok()) return eager.status();
   auto recording = device.record(stream, forward);
   if (!recording.ok()) return recording.status();
-  // Synchronizing with a GPU costs as much as a small layer, so many replays share one synchronization.
+  // Synchronizing with a GPU takes as long as a small layer, so the time is measured over many replays with one synchronization.
   const int replays = device.shares_host_memory() ? 1 : kReplaysOnGpu;
   std::vector<double> ms;
   for (int i = 0; i < kRepeats; ++i) {
@@ -68,7 +68,7 @@ void print(std::ostream* words, const char* format, ...) {
 }
 
 Result<MoeConfig> checked_config(const MoeLayerOptions& options) {
-  // A known layer's name, if any, comes first; the fields after it override that layer's fields.
+  // If the name of a known layer is given, it comes first, and the fields after it override the layer's fields.
   const size_t space = options.model.find(' ');
   const bool named = options.model.substr(0, space).find('=') == std::string::npos;
   const std::string fields = !named                       ? options.model
@@ -87,7 +87,7 @@ Result<MoeConfig> checked_config(const MoeLayerOptions& options) {
   return config;
 }
 
-// Fails if a stage exceeds its error bound, and names the stage.
+// Compares all stages with their references. The error names the stage that exceeds its error bound.
 Status check_stages(Device& device, const Moe& moe, const RandomLayer& layer, Random& random,
                     std::ostream* words, MoeLayerReport* report) {
   const Result<RandomCall> call = random_call(device, moe, kCheckedTokens, random);

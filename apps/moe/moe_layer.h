@@ -13,7 +13,7 @@
 namespace sluice::apps {
 
 struct MoeLayerOptions {
-  // A name of known_moe(), fields of a layer, or both: "hidden=2880 experts=128", "deepseek-v3 expert_w=e4m3 expert_scales=blocks".
+  // A name of known_moe(), or fields such as "hidden=2880 experts=128", or a name and fields: "deepseek-v3 expert_w=e4m3 expert_scales=blocks".
   std::string model = "gpt-oss-20b";
   std::vector<int64_t> tokens = {1, 16, 256};
   Backend backend = Backend::kCpu;  // this machine's CPU or its GPU
@@ -29,10 +29,10 @@ struct MoeLayerReport {
   std::vector<StepTiming> timings;
 };
 
-// Generates the weights, compares four tokens with the references stage by stage, times the layer at each count of tokens, and compares
-// eager with captured runs bit by bit. Writes progress to `words` unless null. kInvalidArgument: an unknown model, a kernel that the
-// device lacks, or a wrong count. kUnsupported: no GPU. kOutOfMemory: the layer does not fit; detected before allocation. kCorrupt: a
-// check failed.
+// Generates the weights, compares the stages of four tokens with their references, times the layer at each token count, and compares the bits of
+// eager and captured runs. Writes progress to `words` unless it is null. kInvalidArgument: the model is unknown, the device lacks a kernel, or
+// a token count is wrong. kUnsupported: there is no GPU. kOutOfMemory: the layer does not fit, which is detected before allocating. kCorrupt:
+// a comparison failed.
 Result<MoeLayerReport> run_moe_layer(const MoeLayerOptions& options, std::ostream* words);
 
 std::string moe_layer_json(const MoeLayerReport& report);

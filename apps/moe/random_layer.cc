@@ -7,7 +7,7 @@
 namespace sluice::apps {
 namespace {
 
-// Allocates device memory and fills it from the host with `fill`.
+// Allocates a tensor in device memory. `fill` writes its contents in host memory, from where they are copied.
 template <class Fill>
 Status make_filled(Device& device, const SlotSpec& spec, Tensor* to, std::vector<OwnedTensor>* memory,
                    Fill fill) {
@@ -45,16 +45,16 @@ const ExpertGemm::Problem& product_of(const ExpertProblems& p, const SlotSpec& s
   return down ? p.down : p.up;
 }
 
-// Keeps packed codes of e4m3 below 2, so that none is NaN.
+// Clears bits so that the absolute values of packed e4m3 codes are below 2. So none of them is NaN.
 void bound_e4m3(WeightLayout layout, const Tensor& t) {
-  // In fragments, a code's highest exponent bit is bit 10 of a half word, or the exclusive or of bits 6 and 14.
+  // Clears the highest exponent bits. In fragments, such a bit is bit 10 of a half word, or the exclusive or of bits 6 and 14.
   const uint32_t mask = layout == WeightLayout::kFragments ? ~0x44404440u : ~0x40404040u;
   auto* words = t.as<uint32_t>();
   for (int64_t i = 0; i < elements_of(t) / 4; ++i) words[i] &= mask;
 }
 
-// One expert's packed scales of a format other than MXFP4. The root mean square is about 1/2 for e4m3 codes below 2, and 2.9
-// for e2m1 codes.
+// Writes one expert's packed scales in a format other than MXFP4, so that weights have an RMS of about `size`. The codes
+// themselves have an RMS of about 1/2 (e4m3 below 2) or 2.9 (e2m1).
 void fill_scales(const ExpertGemm::Problem& p, double size, uint8_t* to, int64_t bytes, Random& random) {
   const WeightFormat f = ExpertGemm::format(p);
   const bool fragments = p.layout == WeightLayout::kFragments;
@@ -94,8 +94,8 @@ void fill_scales(const ExpertGemm::Problem& p, double size, uint8_t* to, int64_t
   }
 }
 
-// Fills weights so that the layer has unit gain: their root mean square is about 1 / sqrt(width). A permutation of random bytes is
-// equally random, so packed weights are filled in place.
+// Fills a weight tensor so that its elements have an RMS of about 1 / sqrt(width), which gives the layer unit gain. Packing permutes bytes, and
+// permuted random bytes are still random, so packed weights are generated in their packed form.
 void fill_weight(const MoeConfig& c, const SlotSpec& spec, const Tensor& t, Random& random) {
   const ExpertProblems problems = expert_problems(c);
   const ExpertGemm::Problem& product = product_of(problems, spec);
@@ -108,8 +108,8 @@ void fill_weight(const MoeConfig& c, const SlotSpec& spec, const Tensor& t, Rand
     for (int64_t e = 0; e < t.shape[0]; ++e)
       fill_scales(product, 1 / root, t.as<uint8_t>() + e * each, each, random);
   } else if (is_scale(spec)) {
-    // Uniform e2m1 codes have a root mean square of 2.9, about 2^1.5. Fragments store relative scales first, then the largest scale of
-    // each row.
+    // Uniform e2m1 codes have an RMS of 2.9, about 2^1.5. Fragments store first the scales relative to their row's largest scale, then the
+    // largest scale of each row.
     const bool fragments = c.layout == WeightLayout::kFragments;
     const int64_t each = t.shape[1], top = fragments ? ExpertGemm::fragments(product).top_begin(format) : 0;
     for (int64_t i = 0; i < n; ++i)
@@ -117,7 +117,7 @@ void fill_weight(const MoeConfig& c, const SlotSpec& spec, const Tensor& t, Rand
                                                 : i % each < top ? kFragmentUnscaled - random.integer(0, 1)
                                                                  : 127 + gain - 1);
   } else if (t.dtype == DType::kU8 && product.w == DType::kBF16) {
-    for (int64_t i = 0; i < n / 2; ++i) {  // random signs and mantissas, one exponent
+    for (int64_t i = 0; i < n / 2; ++i) {  // random signs and mantissas, with the same exponent
       const uint32_t bits = random.bits();
       t.as<uint16_t>()[i] = static_cast<uint16_t>((bits & 0x807Fu) | static_cast<uint32_t>(127 + gain) << 7);
     }
@@ -128,7 +128,7 @@ void fill_weight(const MoeConfig& c, const SlotSpec& spec, const Tensor& t, Rand
     }
     if (format.w == DType::kE4M3) bound_e4m3(c.layout, t);
   } else if (t.dtype == DType::kI32) {
-    for (int64_t i = 0; i < n; ++i)  // neighbouring slots get different experts
+    for (int64_t i = 0; i < n; ++i)  // neighboring slots get different experts
       t.as<int32_t>()[i] = static_cast<int32_t>((random.bits() % 64 * c.top_k + i) % c.experts);
   } else if (spec.name == "experts.act_params") {
     for (int64_t i = 0; i < n; ++i) {
@@ -153,7 +153,7 @@ void fill_io(const MoeConfig& c, const SlotSpec& spec, const Tensor& t, Random& 
   }
 }
 
-// Fragments must have zeros as padding, and random bytes would overwrite them.
+// Rejects fragments with padding, because the padding must be zeros and random bytes would overwrite it.
 Status check_padding(const MoeConfig& c, const SlotSpec& spec) {
   if (c.layout != WeightLayout::kFragments || spec.dtype != DType::kU8) return {};
   const ExpertProblems problems = expert_problems(c);

@@ -1,4 +1,4 @@
-// Random weights of an MoE layer and random tensors of a call, on a device, scaled so that results neither vanish nor overflow.
+// Random weights of an MoE layer and random inputs of a run, on a device, scaled so that results neither vanish nor overflow.
 #pragma once
 #include <memory>
 #include <vector>
@@ -9,12 +9,12 @@
 
 namespace sluice::apps {
 
-// Total bytes of the tensors from weight_slots() or io_slots().
+// The total bytes of the tensors that weight_slots() or io_slots() returned.
 double bytes_of_slots(const std::vector<std::pair<SlotSpec, Tensor*>>& slots);
 
 class RandomLayer {
  public:
-  // kUnsupported: a matrix is stored as fragments with padding, which would also become random. kOutOfMemory names the tensor.
+  // kUnsupported: a matrix is stored as fragments with padding, which would become random, too. The message of kOutOfMemory names the tensor.
   static Result<std::unique_ptr<RandomLayer>> make(Device& device, const MoeConfig& config, uint64_t seed);
   const MoeWeights& weights() const { return weights_; }
   double bytes() const { return bytes_; }
@@ -25,7 +25,7 @@ class RandomLayer {
   double bytes_ = 0;
 };
 
-// All tensors of a call except the weights.
+// All tensors of a run except the weights.
 struct RandomCall {
   MoeIo io;
   Workspace workspace;
@@ -33,7 +33,7 @@ struct RandomCall {
 };
 Result<RandomCall> random_call(Device& device, const Moe& moe, int64_t tokens, Random& random);
 
-// Copies a contiguous tensor's bytes from any device.
+// Copies the bytes of a contiguous tensor from the device to the host.
 Result<std::vector<std::byte>> bytes_at(Device& device, const Tensor& tensor);
 
 }  // namespace sluice::apps

@@ -30,7 +30,7 @@ Result<AnswerForm> answer_form(const std::string& source, const ChatFormat& form
   request.thinking = thinking;
   auto filters = StructuredOutput(format, vocab).filters(request);
   if (!filters.ok()) return invalid(filters.error().message);
-  // As in the server's response_format, the model sees the schema without the file's formatting.
+  // As with the server's response_format, the schema that the model sees is formatted anew.
   const auto schema = parse_ordered_json(text.value(), kFlag);
   if (!schema.ok()) return invalid(schema.status().message);
   return AnswerForm{

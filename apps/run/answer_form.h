@@ -9,14 +9,14 @@
 namespace sluice::apps {
 
 struct AnswerForm {
-  std::optional<ResponseFormat> told;  // the description that the model sees
+  std::optional<ResponseFormat> told;  // the schema with its description, for the prompt
   MakeFilter make_filter;              // empty: answers are unconstrained
   // Makes the filter of one answer.
   std::shared_ptr<TokenFilter> filter() const { return make_filter ? make_filter() : nullptr; }
 };
 
-// `source`: a JSON schema, which begins with '{', or the name of a file with one. `vocab`: length of the model's logits row. Compiling
-// takes seconds for large vocabularies. kInvalidArgument, kIo: the message begins with --json-schema.
+// `source`: a JSON schema, which begins with '{', or the name of a file with a JSON schema. `vocab`: length of the model's logits row.
+// Compiling takes seconds for large vocabularies. The messages of errors begin with --json-schema.
 Result<AnswerForm> answer_form(const std::string& source, const ChatFormat& format,
                                std::optional<bool> thinking, int64_t vocab);
 

@@ -32,16 +32,16 @@ namespace {
 constexpr int kHistoryLines = 1000;
 constexpr int64_t kEditrcBytesMax = 1 << 20;
 
-// Key sequences of terminals that libedit does not bind by itself, and history search as in shells.
+// Binds key sequences that terminals send and libedit does not know, and the shells' key for history search.
 constexpr const char* kKeys[][2] = {{"\\e[3~", "ed-delete-next-char"}, {"\\e[H", "ed-move-to-beg"},
                                     {"\\e[F", "ed-move-to-end"},       {"\\e[1~", "ed-move-to-beg"},
                                     {"\\e[4~", "ed-move-to-end"},      {"\\e[1;5C", "em-next-word"},
                                     {"\\e[1;5D", "ed-prev-word"},      {"^R", "em-inc-search-prev"}};
 
-// This libedit command reads further commands from the terminal; if a quote in them stays open, it follows wild pointers.
+// This libedit command reads an editor command from the terminal. If the command has an open quote, libedit uses invalid pointers.
 constexpr const char* kUnsafeCommand = "ed-command";
 
-// libedit decodes characters by the locale, which is ASCII on a minimal system.
+// Selects a UTF-8 locale, by which libedit decodes characters. On minimal systems the default locale is ASCII.
 void want_utf8() {
   std::setlocale(LC_CTYPE, "");
   if (std::strcmp(nl_langinfo(CODESET), "UTF-8") != 0) std::setlocale(LC_CTYPE, "C.UTF-8");
@@ -73,7 +73,7 @@ class LibeditEditor final : public LineEditor {
   std::optional<std::string> next() override {
     const SignalNotes::Taking taking(&signals_);
     el_resize(line_);                // the window may have been resized during an answer
-    el_set(line_, EL_PREP_TERM, 1);  // before the prompt, because users may type as soon as they see it
+    el_set(line_, EL_PREP_TERM, 1);  // before the prompt is shown, because users may then type
     int bytes = 0;
     const char* text = el_gets(line_, &bytes);
     if (text == nullptr || bytes <= 0) return {};
@@ -101,11 +101,11 @@ class LibeditEditor final : public LineEditor {
 
   std::string prompt_;
   SignalNotes signals_;
-  EditLine* line_ = el_init("sluice", stdin, stderr, stderr);  // standard output gets only answers
+  EditLine* line_ = el_init("sluice", stdin, stderr, stderr);  // not stdout, which is for answers only
   History* past_ = history_init();
 };
 
-// Replaces libedit's reader: 1 for a character, 0 for the end, -1 for an error. Drops invalid bytes.
+// Replaces libedit's reader. Returns 1 for a character, 0 at the end of input, and -1 for an error. Drops invalid bytes.
 int LibeditEditor::read_key(wchar_t* key) {
   char bytes[MB_LEN_MAX];
   size_t count = 0;
@@ -149,7 +149,7 @@ void LibeditEditor::redraw() {
   el_set(line_, EL_REFRESH);
 }
 
-// Finds and reads the file as el_source() does, except that a line that libedit cannot parse is an error, not undefined behaviour.
+// Finds and reads $EDITRC or ~/.editrc as el_source() does, but rejects lines for which libedit's behavior is undefined.
 void LibeditEditor::read_editrc() {
   const char *named = std::getenv("EDITRC"), *home = std::getenv("HOME");
   if (!named && !home) return;

@@ -9,12 +9,12 @@
 
 namespace sluice::apps {
 
-// A terminal gets a prompt, line editing and the history of this run; ~/.editrc may define keys. Other inputs are read line by line.
+// On a terminal, users have a prompt, line editing and the history of this run, and ~/.editrc may define keys. Other input is read line by line.
 class LineInput {
  public:
   LineInput();
   bool terminal() const { return terminal_; }
-  // Returns a line without its newline; none at the end of input. kIo: standard input cannot be read; kCorrupt: a line is too long.
+  // Returns a line without its newline; nullopt at the end of input. kIo: standard input cannot be read. kCorrupt: a line is too long.
   Result<std::optional<std::string>> next();
 
  private:

@@ -4,7 +4,7 @@
 
 namespace sluice::apps {
 
-// As in OpenAI's API, the bytes of a token are listed too, because a token may be part of a character.
+// As in OpenAI's API, the bytes of a token are listed, too, because a token may be only a part of a character.
 static OrderedJson token_json(const Tokenizer& tokenizer, int32_t id, float logprob) {
   const std::string_view piece = tokenizer.piece(id);
   return {{"token", piece},

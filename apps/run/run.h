@@ -20,10 +20,10 @@ struct RunOptions {
   ModelFlags model;
   ChatFlags chat;
   SamplingParams sampling;
-  std::vector<std::string> stop;      // the text for the user ends before the first of these; each non-empty
-  std::optional<std::string> prompt;  // "-": all of standard input
-  std::optional<std::string> prompt_file;  // file with the prompt; neither: chat on standard input
-  std::optional<std::string> json_schema;  // answers must match it: a schema, or a file with one
+  std::vector<std::string> stop;      // non-empty strings; the text for the user ends before the first that occurs
+  std::optional<std::string> prompt;  // "-": the prompt is all of standard input
+  std::optional<std::string> prompt_file;  // a file with the prompt. Without prompt and prompt_file: chat
+  std::optional<std::string> json_schema;  // a schema that answers must match, or a file with the schema
   Reasoning reasoning = Reasoning::kOnTerminal;
   Format format = Format::kText;
 };

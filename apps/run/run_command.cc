@@ -18,7 +18,7 @@
 namespace sluice::apps {
 namespace {
 
-// Prints the answer to standard output. The reasoning and statistics go to standard error, by default only on a terminal.
+// Prints the answer to standard output. Reasoning goes to standard error, by default only if that is a terminal.
 class Printer {
  public:
   explicit Printer(Reasoning show)
@@ -46,8 +46,8 @@ class Printer {
     if (dim_) std::fputs(isatty(STDERR_FILENO) ? "\033[0m\n" : "\n", stderr);
     dim_ = false;
   }
-  // A terminal interprets control characters, and a model may generate any, so a terminal gets them escaped. A file gets the text
-  // unchanged.
+  // On a terminal, control characters are escaped, because a model may generate any of them and the terminal would interpret them. A file
+  // gets the text unchanged.
   static void write(const std::string& text, std::FILE* to) {
     const std::string shown = isatty(fileno(to)) ? printable(text, Lines::kMany) : text;
     std::fwrite(shown.data(), 1, shown.size(), to);
@@ -55,7 +55,7 @@ class Printer {
   bool reasoning_, dim_ = false;
 };
 
-// Stops generating once the output cannot be written.
+// Whether to stop generating: after Ctrl-C, or if the output cannot be written.
 bool should_stop() { return asked_to_end() || !output_arrives(); }
 
 void print_speed(const Reply& r) {
@@ -76,7 +76,7 @@ void print_speed(const Reply& r) {
     std::fprintf(stderr, "the answer's format was repaired: %s\n", printable(r.recovered).c_str());
 }
 
-// A script must notice that an answer is incomplete.
+// The exit status after a reply. An incomplete reply has a status of its own, so that scripts notice it.
 int status_of(const Reply& reply) {
   return reply.finish == FinishReason::kAbort ? kExitInterrupted : kExitOk;
 }
@@ -101,7 +101,7 @@ int ask_once(Chat& chat, const RunOptions& o, const AnswerForm& form, const Conv
 
 enum class Word : uint8_t { kNone, kNew, kHelp, kExit };
 
-// Recognizes commands of a chat, such as /new. kInvalidArgument: an unknown word in the form of a command.
+// Recognizes commands of a chat, such as /new. kInvalidArgument: the line looks like a command but is not one.
 Result<Word> word_of(const std::string& line) {
   const std::vector<std::string> known{"/new", "/help", "/exit"};
   const auto in_word = [](unsigned char c) { return std::isalpha(c) != 0; };
@@ -120,14 +120,14 @@ constexpr const char* kHelp =
     "Ctrl-C stops an answer. The arrow keys move in the line and recall earlier ones; Ctrl-R searches "
     "them.\n";
 
-// Takes one turn of a chat. Returns none to continue, else the exit status. `status`: the exit status at the end of the input.
+// Runs one turn of a chat. Returns nullopt if the chat continues, else the exit status. Sets *status, the exit status at the end of the input.
 std::optional<int> take_turn(Chat& chat, const RunOptions& o, const AnswerForm& form, bool terminal,
                              Conversation* conversation, int* status) {
   Printer printer(o.reasoning);
   const Interruptible interruptible(EndOn::kCtrlC);
   auto reply = chat.ask(*conversation, o.sampling, o.stop, std::ref(printer), should_stop, form.filter());
   if (!reply.ok()) {
-    // A full context does not end the conversation: the next line may be /new. The exit status tells a script that an answer is missing.
+    // If the context is full, the chat goes on, because the next line may be /new. The exit status tells scripts that an answer is missing.
     const bool full = reply.status().code == Code::kInvalidArgument;
     const bool can_begin_anew = full && conversation->messages.size() > 1;
     wrong_use(reply.status().message + (can_begin_anew ? "; /new begins a new conversation" : ""));
@@ -180,7 +180,7 @@ int converse(Chat& chat, const RunOptions& o, const AnswerForm& form, Conversati
   return input.terminal() ? kExitOk : status;
 }
 
-// The prompt from the flags; none: chat.
+// The prompt that the flags give; nullopt: chat.
 Result<std::optional<std::string>> question_of(const RunOptions& o) {
   if (!o.prompt_file && !o.prompt) return o.prompt;
   const bool standard = o.prompt_file ? o.prompt_file == "-" : o.prompt == "-";

@@ -1,4 +1,4 @@
-// The flags of sluice serve, with vLLM's names. Limits that vLLM lacks have names of Sluice's own.
+// The flags of sluice serve. They have vLLM's names, except for limits that vLLM does not have.
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
@@ -17,7 +17,7 @@ namespace {
 
 constexpr double kSecondsMax = 1e6;
 
-// Messages of the server use these names of the flags.
+// The names of the flags, which the server's messages use.
 constexpr SettingNames kFlags{.allowed_hosts = "--allowed-hosts",
                               .api_keys = "--api-key",
                               .max_queue = "--max-queue",
@@ -28,7 +28,7 @@ constexpr SettingNames kFlags{.allowed_hosts = "--allowed-hosts",
                               .max_model_len = "--max-model-len",
                               .max_num_seqs = "--max-num-seqs"};
 
-// The error never shows the key.
+// Validates an API key. Errors do not show the key.
 CLI::Validator usable_key() {
   const auto check = [](const std::string& word) -> std::string {
     const auto plain = [](char c) { return c >= ' ' && c < 127; };
@@ -41,7 +41,7 @@ CLI::Validator usable_key() {
   return CLI::Validator(check, "");
 }
 
-// URLs write an IPv6 address in brackets.
+// Removes the brackets that an IPv6 address has in URLs.
 void drop_brackets(std::string* host) {
   if (host->starts_with('[') && host->ends_with(']') && host->find(':') != std::string::npos)
     *host = host->substr(1, host->size() - 2);
@@ -99,7 +99,7 @@ void add_server_flags(CLI::App* app, ServeOptions* o) {
       ->group(group);
 }
 
-// Names of the model. A list of names before the directory also consumes the directory; take_model() gives it back.
+// For --served-model-name: a list of names before the model's directory also takes the directory as a name. take_model() corrects this.
 struct ServedNames {
   std::optional<size_t> last_of_list;  // index into ServeOptions::served_names
 };
@@ -187,7 +187,7 @@ void add_limit_flags(CLI::App* app, ServeOptions* o) {
       ->check(number_between(0, kSecondsMax));
 }
 
-// Flags of other servers that Sluice accepts and ignores, because they can only ask for its normal behaviour.
+// Flags of other servers that Sluice accepts and ignores, because their accepted values ask only for what Sluice does anyway.
 struct ForeignFlag {
   const char* names;
   std::vector<std::string> values;  // the accepted values; empty: the flag takes no value
@@ -225,7 +225,7 @@ CLI::Validator what_it_is_here(const ForeignFlag& flag) {
 
 constexpr const char* kForeignGroup = "Known from other servers";
 
-// Their values are checked once the model is known.
+// Adds flags of other servers whose values can be checked only once the model is known.
 void add_flags_of_the_model(CLI::App* app, OtherServersFlags* o) {
   struct Flag {
     const char* name;
@@ -275,7 +275,7 @@ Command add_serve(CLI::App& root) {
             if (const Status status = unknown_flag(*app); !status.ok()) return wrong_use(status.message);
             if (const Status status = take_model(*names, options.get()); !status.ok())
               return wrong_use(status.message);
-            // CLI11 treats an empty variable like one that is not set.
+            // CLI11 treats an empty environment variable as if it were not set, so this is checked here.
             const char* key = std::getenv("SLUICE_API_KEY");
             if (options->api.access.api_keys.empty() && key != nullptr && *key == '\0')
               return wrong_use("SLUICE_API_KEY: wanted a key, found none; unset it to serve without a key");

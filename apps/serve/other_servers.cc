@@ -38,7 +38,7 @@ Status check_parser(const std::string& flag, const std::string& found, std::stri
 // The formats in which a checkpoint stores its weights.
 struct Stored {
   WeightFormat experts;
-  bool fp8 = false;         // some weights are FP8, not necessarily the experts
+  bool fp8 = false;         // whether some weights are FP8, even if the experts are not
   std::string method = {};  // quant_method of the config's quantization_config; empty: none
 };
 
@@ -70,7 +70,7 @@ Result<Stored> stored_weights(const ModelFlags& model) {
   return out;
 }
 
-// The name that other servers give to the format, and what the checkpoint has.
+// Other servers' name of the format, and a description of what the checkpoint has.
 std::pair<std::string, std::string> name_of(const Stored& stored) {
   const WeightFormat f = stored.experts;
   if (f.w == DType::kE2M1)
@@ -82,7 +82,7 @@ std::pair<std::string, std::string> name_of(const Stored& stored) {
   return {};
 }
 
-// Returns the note on the flag.
+// Checks the value `found` of --quantization and returns the note about the flag.
 Result<std::string> check_quantization(const std::string& found, const ModelFlags& model) {
   const auto stored = stored_weights(model);
   if (!stored.ok()) return stored.status();

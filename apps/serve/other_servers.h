@@ -8,13 +8,13 @@
 
 namespace sluice::apps {
 
-// The values as given; empty: the flag is not set.
+// The values of the flags; empty: the flag was not given.
 struct OtherServersFlags {
   std::string reasoning_parser, tool_call_parser, quantization;
 };
 
-// A flag may only ask for what the model does anyway. Returns a note on each flag. kInvalidArgument names the flag and its allowed values;
-// errors of the model's files are the errors of read_model_config() and Checkpoint::open().
+// Checks that the flags only ask for what Sluice does with the model anyway. Returns a note about each flag. The message of kInvalidArgument
+// names the flag and its allowed values. Also returns the errors of read_model_config() and Checkpoint::open().
 Result<std::vector<std::string>> check_other_servers(const OtherServersFlags& flags, const ModelFlags& model,
                                                      const ChatFormat& format);
 

@@ -34,12 +34,12 @@ static int serve(const ServeOptions& options, ServerLog& log) {
   if (!notes.ok()) return wrong_use(notes.status().message);
   ModelFlags flags = options.model;
   flags.count_experts = true;                         // for /metrics
-  flags.quiet = options.api.log != LogFormat::kText;  // its lines are plain text
+  flags.quiet = options.api.log != LogFormat::kText;  // because open_session() prints its lines as plain text
   auto session = open_session(flags);
   if (!session.ok()) return wrong_use(session.status().message);
   if (options.api.log == LogFormat::kJson)
     for (const SessionLine& line : lines_about(session.value())) log.write("", line.text, line.fields);
-  log.flush();  // the log must be written before the errors below
+  log.flush();  // so that the log precedes errors that are printed below
   const ModelConfig& config = session.value().model->config();
   if (const Status fits =
           check_vocabulary(session.value().directory, format.value()->tokenizer(), config.decoder.vocab);
@@ -49,7 +49,7 @@ static int serve(const ServeOptions& options, ServerLog& log) {
                           chat_flags.value(), names_of(options, session.value().directory),
                           options.api.names);
   allow_many_descriptors();
-  std::unique_ptr<HttpServer> http;  // must outlive the threads that post to it
+  std::unique_ptr<HttpServer> http;  // declared first, because it must outlive the ApiServer, whose threads post work to it
   ApiOptions api = options.api;
   api.max_answer_bytes = options.http.max_pending_bytes;
   ApiServer server(*session.value().engine, model, api, log);

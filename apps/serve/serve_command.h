@@ -19,7 +19,7 @@ struct ServeOptions {
   std::vector<std::string> notes;         // logged at the start
   std::vector<std::string> served_names;  // empty: the directory's name and the name as typed
 };
-// Returns after shutdown. Prints the server's URL to standard output once it can serve.
+// Returns after shutdown. Prints the server's URL to standard output once the server accepts requests.
 int serve_model(const ServeOptions& options);
 
 }  // namespace sluice::apps

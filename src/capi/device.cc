@@ -11,7 +11,7 @@ void forward(void* context, LogLevel level, const char* line) {
   if (device->log) device->log(device->log_context, static_cast<int>(level), line);
 }
 
-// Reads the caller's stream; it must belong to a device of the same backend.
+// Converts the caller's stream, which must be of the device's backend.
 Status read_stream_of(const sluice_device& device, sluice_stream from, Stream* to) {
   SLUICE_TRY(need_pointer(from.native, "stream"));
   SLUICE_TRY(read_stream(from, to));
@@ -25,7 +25,7 @@ sluice_stream to_c(Stream stream) {
   return {stream.where == Backend::kCuda ? SLUICE_CUDA : SLUICE_CPU, stream.native};
 }
 
-// Calls the caller's callback. Its exceptions must not unwind through a device that is recording.
+// Calls the caller's callback, and catches its exceptions, which must not unwind through a device that is recording.
 Status call(sluice_enqueue enqueue, void* context) {
   try {
     return callback_status("record", static_cast<int32_t>(enqueue(context)));

@@ -21,11 +21,11 @@ struct sluice_device {
   void* log_context = nullptr;
   std::unique_ptr<sluice::Device> device;
   std::string text;
-  mutable sluice::capi::SharedMoes moes;  // its layers must be destroyed before the device
+  mutable sluice::capi::SharedMoes moes;  // declared last, because its layers must be destroyed before the device
 };
 struct sluice_plan {
   std::unique_ptr<sluice::AnyPlan> plan;
-  std::string kernel;  // ends in a NUL, unlike the plan's view
+  std::string kernel;  // a copy with a terminating NUL, which the plan's string_view lacks
 };
 struct sluice_table {
   std::unique_ptr<sluice::AnyTable> table;
@@ -33,7 +33,7 @@ struct sluice_table {
 };
 struct sluice_layer {
   std::shared_ptr<const sluice::Moe> moe;
-  std::unique_ptr<sluice::LoadedMoe> weights;  // allocated before weights are loaded
+  std::unique_ptr<sluice::LoadedMoe> weights;  // memory of the weights; set even before weights are loaded
   const sluice::Device* device = nullptr;
   int64_t tokens_max = 0;
   bool has_weights = false;
@@ -58,7 +58,7 @@ inline void write_text(std::string_view from, sluice_text* to) {
   to->data[kept] = '\0';
 }
 
-// Like write_text, for results that must not be truncated.
+// Like write_text(), but fails if the buffer is too small for the whole text.
 inline Status write_whole(std::string_view from, sluice_text* to) {
   write_text(from, to);
   if (to->data && to->needed <= to->capacity) return {};
@@ -71,13 +71,13 @@ inline sluice_status report(const Status& status, sluice_text* error) {
   return static_cast<sluice_status>(status.code);
 }
 
-// Every function that can fail runs its body through this, so that no exception leaves the library.
+// Runs the body of a function that can fail, and turns exceptions into statuses, so that none leaves the library.
 template <class Body>
 sluice_status guarded(sluice_text* error, Body body) {
   try {
     return report(body(), error);
   } catch (const std::bad_alloc&) {
-    if (error && error->data && error->capacity > 0) error->data[0] = '\0';  // no memory even for a message
+    if (error && error->data && error->capacity > 0) error->data[0] = '\0';  // there is no memory even for a message
     return SLUICE_OUT_OF_MEMORY;
   } catch (const std::exception& other) {  // for example if a thread could not start
     write_text(other.what(), error);
@@ -92,10 +92,10 @@ inline Status need_pointer(const void* pointer, const char* name) {
   return pointer ? Status{} : invalid(std::string(name) + ": wanted a pointer, found null");
 }
 
-// Reads a struct that may grow (sluice.h: Growth), in the size of the caller's header. `least`: the size of its first version.
+// Reads a struct that later versions extend (sluice.h: Growth). from->size: its size in the caller's header; `least`: in its first version.
 template <class T>
 Status read_growing(const char* name, const T* from, size_t least, T* to) {
-  constexpr size_t kMost = 4096;  // far above any version; a larger value is not a size
+  constexpr size_t kMost = 4096;  // far above any version's size; a larger value is an error
   SLUICE_TRY(need_pointer(from, name));
   if (from->size < least || from->size > kMost)
     return invalid(std::string(name) + ".size: wanted the size of the struct, from " + std::to_string(least) +
@@ -127,21 +127,21 @@ inline Status read_stream(sluice_stream from, Stream* to) {
   return {};
 }
 
-// Converts a tensor to the library's type. Allocates only on failure, for a message that contains `name`.
+// Converts a tensor to the library's type. Allocates only for the message of an error, which contains `name`.
 Status read_tensor(const char* name, const sluice_tensor& from, Tensor* to);
 
-// Calls visit with the description of a field or a tensor.
+// Each function calls `visit` with the description of a field or of a tensor.
 void visit_field(const Field& field, sluice_field_visitor visit, void* context);
 void visit_slot(const SlotSpec& spec, sluice_slot_visitor visit, void* context);
 
-// Converts the value that a caller's callback returned. All bits count: a number that is not a
-// sluice_status is a failure.
+// Converts the value that the caller's callback `what` returned. A number that is not a sluice_status
+// becomes SLUICE_INVALID_ARGUMENT.
 Status callback_status(const char* what, int32_t returned);
 
-// The device that a question is about: an open device, or a device known by name.
+// The device that a question is about: `device`, or the known device `device_name`. Exactly one must be given.
 Result<DeviceInfo> asked_device(const sluice_device* device, const char* device_name);
 
-// Parses a problem; the operation is given by name.
+// Parses a problem of the operation `op`.
 Result<std::unique_ptr<AnyProblem>> problem_of(const char* op, const char* problem);
 
 }  // namespace sluice::capi

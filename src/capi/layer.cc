@@ -13,7 +13,7 @@ Status need_weights(const sluice_layer& layer) {
   return invalid("layer: wanted weights (sluice_layer_load or sluice_layer_read_packed), found none");
 }
 
-// Every error but a device fault is found before existing weights are overwritten.
+// Updates has_weights after loading. Every error except a device fault is found before existing weights are overwritten, so they stay valid.
 Status loaded(sluice_layer* layer, Status status) {
   layer->has_weights = status.ok() || (layer->has_weights && status.code != Code::kDevice);
   return status;
@@ -133,7 +133,7 @@ Result<std::shared_ptr<const Moe>> planned_for(const sluice_device& device, cons
   return device.moes.get(*device.device, o.local, o.tokens_max, o.policy, o.backend);
 }
 
-// Two lines per stage: its kernel and its problem. Stages of a fused kernel appear as "router+route".
+// Writes two lines per stage: its kernel and its problem. The stages of a fused kernel are written as one, such as "router+route".
 std::string explain_at(int64_t tokens, const Step& step) {
   std::string out = "tokens   " + std::to_string(tokens) + "\n";
   const std::vector<StageKernel> kernels = step.kernels(tokens);
@@ -219,7 +219,7 @@ sluice_status sluice_layer_load(sluice_layer* layer, const sluice_weights* weigh
     SLUICE_TRY(need_pointer(layer, "layer"));
     const auto from = weights_of(weights);
     if (!from.ok()) return from.status();
-    // With existing weights, checks before writing, because a late error would destroy them.
+    // If the layer has weights, everything is checked before the first byte is written, because a late error would destroy these weights.
     const CheckFirst check = layer->has_weights ? CheckFirst::kYes : CheckFirst::kNo;
     return loaded(layer, layer->weights->replace(*from.value().tensors, from.value().naming,
                                                  from.value().layer, check));

@@ -5,7 +5,7 @@
 namespace sluice::capi {
 
 struct LayerOptions {
-  MoeConfig whole, local;  // config of the whole layer, and of this rank
+  MoeConfig whole, local;  // config of the whole layer, and config of this rank's part
   int64_t tokens_max = 1;
   Policy policy;
   MoeBackend backend = {};

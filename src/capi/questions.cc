@@ -101,7 +101,7 @@ const char* sluice_op_name(size_t index) {
   const char* found = nullptr;
   size_t at = 0;
   for_each_op([&]<class Op>() {
-    if (at++ == index) found = Op::kName.data();  // a literal, so it ends in a NUL
+    if (at++ == index) found = Op::kName.data();  // kName is a view of a literal, which ends in a NUL
   });
   return found;
 }

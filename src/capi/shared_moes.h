@@ -1,5 +1,5 @@
-// The planned layers of a device. The layers of a model are alike, and planning a layer for thousands of tokens
-// takes tenths of a second. So layers with equal options share one Moe, which runs never change.
+// The planned layers of a device. Most layers of a model have equal options, and planning a layer for thousands of
+// tokens takes tenths of a second. So layers with equal options share one Moe, which running does not change.
 #pragma once
 #include <algorithm>
 #include <memory>
@@ -43,7 +43,7 @@ class SharedMoes {
   }
   std::mutex mutex_;
   std::vector<Made> made_;
-  std::shared_ptr<const Moe> latest_;  // lets a caller measure and then create with a single planning
+  std::shared_ptr<const Moe> latest_;  // so that sluice_layer_create after sluice_layer_measure does not plan again
 };
 
 }  // namespace sluice::capi

@@ -1,4 +1,4 @@
-// Tells whether a text can fit in the context, before it is tokenized.
+// Whether a text can fit in the context, estimated before the text is tokenized.
 #pragma once
 #include <algorithm>
 #include <cstdint>
@@ -17,7 +17,7 @@ class PromptLimit {
   int64_t max_model_len() const { return max_model_len_; }
   // The minimum number of tokens of a text of that many bytes.
   int64_t fewest_tokens(int64_t bytes) const { return bytes / longest_token_bytes_; }
-  // A prompt must leave room for one token of the answer.
+  // Whether a prompt of `tokens` tokens leaves room for at least one token of the answer.
   bool fits(int64_t tokens) const { return tokens < max_model_len_; }
 
  private:

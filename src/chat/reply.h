@@ -1,4 +1,4 @@
-// Splits a model's output in its chat format into the text for the user and the reasoning.
+// Splits a model's output, which is in its chat format, into the text for the user and the reasoning.
 #pragma once
 #include <functional>
 #include <memory>
@@ -13,13 +13,13 @@ namespace sluice {
 struct Reply {
   std::string text;                           // the text for the user
   std::string reasoning;                      // the reasoning before it
-  std::string recovered;                      // describes the repaired format error, for a log; empty: none
-  std::vector<Message> messages;              // for the next turn
-  FinishReason finish = FinishReason::kNone;  // kAbort: the callback `stop` ended it
+  std::string recovered;                      // describes repaired errors of the format, for a log; empty: none
+  std::vector<Message> messages;              // the answer's messages, for the prompt of the next turn
+  FinishReason finish = FinishReason::kNone;  // kAbort: the caller stopped the answer
   int64_t prompt_tokens = 0, completion_tokens = 0;
   int64_t cached_tokens = 0;  // prompt tokens found in the prefix cache
   int64_t verifications = 0,
-          accepted_drafts = 0;  // with speculative decoding: steps that verified drafts, and accepted drafts
+          accepted_drafts = 0;  // with speculative decoding: steps that verified drafts, and draft tokens accepted
   double first_token_seconds = 0, seconds = 0;
   std::vector<GeneratedToken> tokens;  // all tokens of the answer
 };

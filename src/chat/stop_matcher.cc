@@ -60,7 +60,7 @@ std::string StopMatcher::push(std::string_view text) {
   if (stops_.empty()) return std::string(text);
   held_ += text;
   for (const char byte : text) look_at(byte);
-  uint64_t open = bytes_;  // start of the earliest match that may still be completed
+  uint64_t open = bytes_;  // start of the earliest partial match, which later text may complete
   for (size_t i = 0; i < matched_.size(); ++i)
     if (matched_[i] < stops_[i].size()) open = std::min(open, bytes_ - matched_[i]);
   if (first_ && first_->begin <= open) return end_at_first();

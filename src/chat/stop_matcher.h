@@ -10,7 +10,7 @@
 
 namespace sluice {
 
-// The stop strings of a request. Immutable and cheap to copy: all answers to the request share them.
+// The stop strings of a request. Immutable and cheap to copy; all choices of the request share them.
 class StopStrings {
  public:
   StopStrings() = default;
@@ -19,8 +19,8 @@ class StopStrings {
   bool empty() const { return !shared_; }
   size_t size() const { return shared_ ? shared_->strings.size() : 0; }
   const std::string& operator[](size_t i) const { return shared_->strings[i]; }
-  // `matched` is the length of the longest prefix of string i that ends the text so far. Returns that length after `byte` is appended.
-  // Amortized constant time per byte.
+  // `matched` is the length of the longest prefix of string i with which the text so far ends. Returns this length for the text with `byte`
+  // appended. Takes amortized constant time per byte.
   uint32_t next(size_t i, uint32_t matched, char byte) const;
 
  private:
@@ -32,14 +32,14 @@ class StopStrings {
   std::shared_ptr<const Shared> shared_;
 };
 
-// The concatenated results of push() and flush() are the text before the first stop string, however the text was split into pieces. Text
-// that may begin a stop string is held back.
+// The concatenated results of push() and flush() are the text before the first stop string, no matter how the text is split into pieces.
+// push() holds back text that may be the beginning of a stop string.
 class StopMatcher {
  public:
   explicit StopMatcher(StopStrings stops);
   std::string push(std::string_view text);
   std::string flush();  // call at the end of the text
-  // The stop string that ended the text. If two begin at the same place, the shorter one.
+  // The stop string that ended the text. If two stop strings begin at the same place, it is the shorter one.
   const std::optional<std::string>& found() const { return found_; }
 
  private:
@@ -48,7 +48,7 @@ class StopMatcher {
   std::string end_at_first();
 
   StopStrings stops_;
-  std::vector<uint32_t> matched_;  // for each string: length of its longest prefix that ends the text so far
+  std::vector<uint32_t> matched_;  // by string: length of its longest prefix with which the text so far ends
   uint64_t bytes_ = 0;             // length of the text so far
   uint64_t held_from_ = 0;         // position of `held_` in the text
   std::string held_;
@@ -56,7 +56,7 @@ class StopMatcher {
     uint64_t begin = 0;
     size_t stop = 0;
   };
-  std::optional<Whole> first_;  // the stop string found so far that begins first
+  std::optional<Whole> first_;  // of the complete stop strings found so far, the one with the earliest beginning
   std::optional<std::string> found_;
 };
 

@@ -9,11 +9,11 @@ namespace sluice {
 struct Interval {
   double low = 0, high = 1;
 };
-// Wilson's 95% score interval of `right` out of `questions`. With repeats, `right` is the sum of each question's mean. 0 to 1 if there
-// are no questions.
+// Wilson's 95% score interval of `right` out of `questions`. If questions are repeated, `right` is the sum of the questions' mean scores. The
+// interval is 0 to 1 if there are no questions.
 Interval wilson(double right, int64_t questions);
 
-// McNemar's exact test: the two-sided p-value of the hypothesis that wins and losses are equally likely. 1 without wins and losses.
+// McNemar's exact test: the two-sided p-value of the hypothesis that wins and losses are equally likely. Returns 1 if there are neither.
 double sign_test(int64_t wins, int64_t losses);
 
 double mean_of(std::span<const double> values);

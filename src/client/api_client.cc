@@ -3,9 +3,9 @@
 namespace sluice {
 namespace {
 
-constexpr size_t kErrorBytesMax = 300;  // kept bytes of an error text from the server
+constexpr size_t kErrorBytesMax = 300;  // limit of a server's error text; the rest is cut
 
-// The text in {"error": {"message"}} or {"message"}; any other body unchanged.
+// The message in a body of the form {"error": {"message"}} or {"message"}; any other body is returned unchanged.
 std::string words_of(const std::string& body) {
   const auto json = parse_json(body, "answer");
   std::string out = body;

@@ -22,7 +22,7 @@ constexpr const char* endpoint_of(ApiBackend backend) {
   return backend == ApiBackend::kOpenai ? "/v1/completions" : "/v1/chat/completions";
 }
 
-constexpr size_t kRefusalBytesMax = 64 << 10;  // kept bytes of an answer with a status other than 200
+constexpr size_t kRefusalBytesMax = 64 << 10;  // limit of an answer with a status other than 200; the rest is dropped
 
 // Reads the server's token counts. kCorrupt: a count is not an integer, is negative, or is larger than any context.
 struct TokenUsage {
@@ -32,19 +32,19 @@ Result<TokenUsage> usage_of(const JsonAt& usage);
 
 // The outcome of one request. Times are seconds on the client's clock.
 struct RequestOutcome {
-  std::string error = "no answer";  // empty: a complete answer with at least one piece
-  double start = 0;                 // sending time, since the start of the run
-  double queued = 0;   // time that the request waited after its arrival, because of the concurrency limit
+  std::string error = "no answer";  // empty if the answer is complete and has at least one piece
+  double start = 0;                 // when the request was sent, since the start of the run
+  double queued = 0;   // how long the request waited in the client because of the concurrency limit
   double ttft = 0;     // from sending to the first piece with a choice
   double latency = 0;  // from sending to the last piece
-  std::vector<double> itl = {};                  // times between pieces, one fewer than pieces
+  std::vector<double> itl = {};                  // times between successive pieces
   int64_t prompt_tokens = 0, output_tokens = 0;  // from the server's usage; without usage, pieces are counted
   bool usage = false;                            // the server reported its token counts
   std::string text = {};
   bool ok() const { return error.empty(); }
 };
 
-// Reads a stream of either endpoint. Like vLLM's client, counts every event with a choice as a piece, even if it is empty.
+// Reads a stream of either endpoint. Like vLLM's client, counts every event with a choice as a piece, even if its text is empty.
 class StreamedAnswer final : public AnswerReader {
  public:
   using Done = std::function<void(RequestOutcome)>;
@@ -67,7 +67,7 @@ class StreamedAnswer final : public AnswerReader {
   std::string refusal_, event_error_;
 };
 
-// Reads an unstreamed answer: its body, or the error ("HTTP 429: queue full").
+// Reads an unstreamed answer. The result is the body, or an error such as "HTTP 429: queue full".
 class BodyAnswer : public AnswerReader {
  public:
   using Done = std::function<void(Result<std::string>)>;
@@ -90,10 +90,10 @@ class WholeAnswer final : public BodyAnswer {
   explicit WholeAnswer(Done done);
 };
 
-// These send a request and wait for the answer. No other request may be running.
+// These functions send a request and wait for the answer. No other request of the client may be running.
 Result<std::string> ask_text(HttpClient& client, const ClientRequest& request);
 Result<Json> ask(HttpClient& client, const ClientRequest& request);
-// The first name of /v1/models, the default for the model's name.
+// The first name that /v1/models lists; used if no model is named.
 Result<std::string> first_model(HttpClient& client, const std::string& api_key);
 
 }  // namespace sluice

@@ -7,7 +7,7 @@
 namespace sluice {
 namespace {
 
-// Source: Marsaglia and Tsang, "A Simple Method for Generating Gamma Variables" (2000); section 6 for shapes below 1.
+// Source: Marsaglia and Tsang, "A Simple Method for Generating Gamma Variables" (2000). Shapes below 1 follow its section 6.
 double gamma(double shape, Random& random) {
   if (shape < 1) {
     const double whole = gamma(shape + 1, random);

@@ -10,8 +10,8 @@ struct ArrivalOptions {
   double burstiness = 1;    // shape of the gamma distribution of gaps; 1: a Poisson process
   uint64_t seed = 0;
 };
-// Sorted seconds since the start of the run. As in vLLM, the gaps are scaled so that the last request arrives at count / rate. Runs with
-// different seeds therefore offer the same load.
+// The arrival times, sorted, in seconds since the start of the run. As in vLLM, the gaps are scaled so that the last request arrives at
+// count / rate. So runs with different seeds offer the same load.
 std::vector<double> arrival_times(int64_t count, const ArrivalOptions& options);
 
 }  // namespace sluice

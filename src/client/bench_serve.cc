@@ -7,8 +7,8 @@
 namespace sluice {
 namespace {
 
-constexpr double kArrivalMost = 1e8;       // in seconds; later requests are clamped to this
-constexpr double kMetricsTimeoutS = 10.0;  // the report omits metrics that take longer
+constexpr double kArrivalMost = 1e8;       // maximum arrival time in seconds; larger values are clamped
+constexpr double kMetricsTimeoutS = 10.0;  // if /metrics takes longer, the report omits the drafts
 
 std::string date_now() {
   const std::time_t now = std::time(nullptr);
@@ -56,13 +56,13 @@ ServingRun empty_run(const ServeBenchOptions& o, const std::string& model, int64
           .metadata = o.metadata};
 }
 
-// Runs one load: sends requests when they arrive, or queues them while max_concurrency requests are running.
+// Runs one load. Sends requests at their arrival times, but queues them while max_concurrency requests are running.
 class Load {
  public:
   Load(const ServeBenchOptions& options, HttpClient& client, int64_t max_concurrency)
       : options_(options), client_(client), max_concurrency_(max_concurrency) {}
 
-  // Returns outcomes in the order of `bodies`. seconds() is the time until the last answer.
+  // Returns the outcomes in the order of `bodies`. After that, duration() is the time from the start to the last answer.
   std::vector<RequestOutcome> run(const std::vector<std::string>& bodies, const std::vector<double>& arrivals,
                                   const std::function<void(int64_t, int64_t)>& progress);
   double duration() const { return duration_; }
@@ -135,7 +135,7 @@ void Load::send(const Due& due) {
                std::make_shared<StreamedAnswer>(sent, done));
 }
 
-// The state that all runs of a benchmark share.
+// What all runs of one benchmark share.
 class ServeBench {
  public:
   ServeBench(const ServeBenchOptions& options, LoadTarget target)
@@ -179,11 +179,11 @@ class ServeBench {
     if (!drawn.ok()) return drawn.status();
     Prompts out{.all = std::move(drawn).value(), .bodies = {}};
     for (const LoadPrompt& p : out.all) out.bodies.push_back(body_of(p, options_, target_.model).dump());
-    if (!target_.tokenizer) out.all = {};  // their tokens are not counted afterwards
+    if (!target_.tokenizer) out.all = {};  // without a tokenizer, their tokens cannot be counted, so frees the prompts
     return out;
   }
 
-  // Sends unmeasured requests that all arrive at once.
+  // Sends requests that all arrive at the same time, such as warm-ups.
   std::vector<RequestOutcome> outcomes(const Prompts& prompts, int64_t concurrency) {
     return Load(options_, target_.client, concurrency)
         .run(prompts.bodies, arrival_times(std::ssize(prompts.bodies), {}), nullptr);
@@ -202,7 +202,7 @@ class ServeBench {
     return out;
   }
 
-  // None if the server has no /metrics. Not an error, because few servers have it.
+  // nullopt if the server has no /metrics, which is not an error, because few servers have it.
   std::optional<DraftCounters> counters() {
     const auto page = ask_text(target_.client, {.method = "GET",
                                                 .path = "/metrics",
@@ -232,7 +232,7 @@ class ServeBench {
   LoadTarget target_;
 };
 
-// Returns the status with the name of the option that it is about.
+// Returns the status with the name of the option in front of its message.
 Status about(const char* option, const Status& status) {
   return status.ok() ? status : Status{status.code, std::string(option) + ": " + status.message};
 }
@@ -244,7 +244,7 @@ Result<std::optional<Tokenizer>> tokenizer_of(const ServeBenchOptions& o) {
   return std::optional(std::move(tokenizer).value());
 }
 
-// Checks everything that needs no request.
+// Checks the options as far as that is possible without a request.
 Status check_options(const ServeBenchOptions& o) {
   for (const std::string& metric : o.metrics) SLUICE_TRY(about(o.names.metrics, check_metric(metric)));
   ServingRun run = empty_run(o, "", o.max_concurrency.empty() ? 0 : o.max_concurrency.front());

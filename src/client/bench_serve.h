@@ -11,7 +11,7 @@
 
 namespace sluice {
 
-// The users' names of options that messages mention, besides ServeBenchOptions::dataset.names.
+// The names of options in error messages, as users know them. Names of the data set's options are in ServeBenchOptions::dataset.names.
 struct ServeBenchNames {
   const char *extra_body = "extra_body", *metadata = "metadata", *metrics = "metrics";
 };
@@ -28,20 +28,20 @@ struct ServeBenchOptions {
   Json extra_body = Json::object();  // additional fields of each request
   std::vector<Metadata> metadata;    // metadata of the results
   double timeout = 6 * 60 * 60;      // seconds per request
-  DatasetOptions dataset;            // its seed also determines the arrivals
+  DatasetOptions dataset;            // its seed also determines the arrival times
   int64_t num_prompts = 1000, num_warmups = 0;
   ArrivalOptions arrivals;
   std::vector<int64_t> max_concurrency = {0};  // one run per value; 0: no limit
   bool ignore_eos = false;
-  std::optional<double> temperature = {};  // none: the server's default
+  std::optional<double> temperature = {};  // nullopt: the server's default
   std::vector<double> percents = {99};
   Goodput goodput;
   std::vector<std::string> metrics = {"ttft", "tpot", "itl"};
   ServeBenchNames names = {};
 };
 
-// Calls `progress(done, all)` after each answer. First sends one request alone; if it fails, returns its error and measures nothing. Each
-// run starts with num_warmups requests. Prompts of these requests are not measured if the data set is large enough.
+// Calls `progress(done, all)` after each answer. First sends one request alone; if it fails, returns the error and measures nothing. Each run
+// starts with num_warmups unmeasured requests, whose prompts are not used again if the data set is large enough.
 Result<std::vector<ServingRun>> bench_serve(const ServeBenchOptions& options,
                                             const std::function<void(int64_t, int64_t)>& progress);
 

@@ -8,10 +8,10 @@ namespace sluice {
 namespace {
 
 constexpr int64_t kFileBytesMax = int64_t{2} << 30;
-// Conversations outside these limits are omitted, as vLLM's and SGLang's clients do.
+// Limits in tokens. As in vLLM's and SGLang's clients, conversations outside of them are omitted.
 constexpr int64_t kShareGptLeast = 4, kShareGptPromptMost = 1024, kShareGptMost = 2048;
 
-// Plain text with every pair of letters and many numbers. None of its tokens is special.
+// Text with every pair of letters and many numbers, from which random prompts get their token ids. None of its tokens is special.
 std::string plain_words() {
   std::string out;
   for (char a = 'a'; a <= 'z'; ++a)
@@ -31,7 +31,7 @@ Result<Json> tokens_of(const std::string& text, const LoadTarget& target) {
     const auto ids = local_tokens(text, target);
     return ids.ok() ? Result<Json>(Json(ids.value())) : Result<Json>(ids.status());
   }
-  // A beginning-of-sequence token is not part of the text.
+  // add_special_tokens is false, because a beginning-of-sequence token is not part of the text.
   const Json body = {{"model", target.model}, {"prompt", text}, {"add_special_tokens", false}};
   const auto answer =
       ask(target.client, {.path = "/tokenize", .body = body.dump(), .api_key = target.api_key});

@@ -1,4 +1,4 @@
-// Reports of a server's evaluation as text and as JSON, and the comparison of two reports.
+// Writes the evaluation of a server as text and as JSON, and compares two evaluations.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -56,12 +56,12 @@ OrderedJson score_json(const Score& s) {
           {"deviation_of_repeats", deviation_of(s.repeats)}};
 }
 
-// One model's results: the share of correct repeats by question, and the expected answers.
+// The results of one of the two models.
 struct Side {
   std::string model, server, task;
   int64_t repeat = 1;
-  std::map<int64_t, double> right;                            // share of correct repeats, by question
-  std::map<std::pair<int64_t, int64_t>, std::string> wanted;  // indexed by question and repeat
+  std::map<int64_t, double> right;                            // by question: the share of correct repeats
+  std::map<std::pair<int64_t, int64_t>, std::string> wanted;  // by question and repeat: the expected answer
 };
 
 Result<Side> read_side(const std::string& path) {

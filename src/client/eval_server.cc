@@ -28,7 +28,7 @@ std::string body_of(const EvalPrompt& prompt, const ServerEvalOptions& o, const 
   return body.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
-// The text for the user; empty if the message's content is null.
+// The text of an answer; empty if the content of the message is null.
 Result<std::string> text_of(const Json& answer, ApiBackend backend) {
   const auto choices = JsonAt(answer, "answer").at("choices");
   if (!choices.ok()) return choices.status();

@@ -19,10 +19,10 @@ struct ServerEvalOptions {
   double timeout = 60 * 60;        // seconds per request
   std::string task = "questions";  // questions, gsm8k, gpqa
   QuestionFile file;
-  int64_t repeat = 1;  // times to ask each question, with different shuffles and sampling seeds
+  int64_t repeat = 1;  // how often each question is asked, every time with another shuffle and sampling seed
   int64_t max_concurrency = 32;
-  std::optional<double> temperature = 0, top_p = {};  // none: the server's default
-  std::optional<int64_t> max_tokens = {};  // none: 256 for /v1/completions, else the server's default
+  std::optional<double> temperature = 0, top_p = {};  // nullopt: the server's default
+  std::optional<int64_t> max_tokens = {};  // nullopt: 256 for /v1/completions, else the server's default
   std::string reasoning_effort;            // empty: the server's default
 };
 
@@ -30,14 +30,14 @@ struct ServerAnswer {
   int64_t question = 0, repeat = 0;
   std::string task, wanted, text;
   Grade grade;
-  std::string error;  // empty: answered; a failed request counts as wrong
+  std::string error;  // empty if the request succeeded; a failed request counts as a wrong answer
 };
 
-// The score by one kind of match.
+// The accuracy, with the strict or the flexible match.
 struct Score {
   int64_t questions = 0;
-  double right = 0;                  // sum over the questions of the mean over their repeats
-  Interval interval = {};            // 95%, over questions: repeats do not count as additional questions
+  double right = 0;                  // sum over all questions of the question's mean over its repeats
+  Interval interval = {};            // 95% interval; repeats do not count as additional questions
   std::vector<double> repeats = {};  // accuracy of each repeat
   double accuracy() const { return questions ? right / static_cast<double>(questions) : 0; }
 };
@@ -62,12 +62,12 @@ std::string server_eval_json(const ServerEval& eval);
 struct EvalComparison {
   std::string name_a, name_b, task;
   int64_t questions = 0, repeat = 1;
-  double accuracy_a = 0, accuracy_b = 0;  // accuracies by the flexible match
+  double accuracy_a = 0, accuracy_b = 0;  // with the flexible match
   int64_t better_a = 0, better_b = 0;     // questions that one model answers correctly more often
   Interval difference = {};               // 95% interval of b - a, from the differences per question
   double p = 1;                           // p-value of equal quality, by McNemar's exact test
 };
-// kCorrupt: a file is not such a result, or the results differ in questions, shuffles or repeats.
+// kCorrupt: a file is not a result of server_eval_json(), or the two results differ in questions, shuffles or repeats.
 Result<EvalComparison> compare_evals(const std::string& path_a, const std::string& path_b);
 std::string comparison_text(const EvalComparison& comparison);
 

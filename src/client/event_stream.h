@@ -6,12 +6,12 @@
 
 namespace sluice {
 
-// Source: WHATWG HTML, "Server-sent events", 9.2.6: lines end in LF, CR or both; an empty line ends an event; data lines of one event are
-// joined by LF. Comments and other fields are ignored.
+// Source: WHATWG HTML, "Server-sent events", 9.2.6. Lines end in LF, CR or CR LF, an empty line ends an event, and the data lines of an event
+// are joined by LF. Comments and fields other than data are ignored.
 class EventStream {
  public:
   static constexpr size_t kEventBytesMax = 16 << 20;
-  // Calls `event` with the data of each event that these bytes complete. An event above the limit stops the parser.
+  // Calls `event` with the data of each event that `bytes` completes. After an event above the limit, the parser ignores all bytes.
   void push(std::string_view bytes, const std::function<void(const std::string& data)>& event);
   bool too_long() const { return too_long_; }  // an event exceeded the limit
 

@@ -1,5 +1,5 @@
-// Source: openai/simple-evals, gpqa_eval.py and common.py: the form of questions and the pattern of answers. The flexible match is from
-// lm-evaluation-harness's gpqa tasks.
+// The form of questions and the pattern of answers follow openai/simple-evals (gpqa_eval.py and common.py). The flexible match follows
+// the gpqa tasks of lm-evaluation-harness.
 #include <algorithm>
 #include <array>
 
@@ -70,8 +70,8 @@ class Gpqa final : public QuestionSet {
 
 }  // namespace
 
-// The last match of (?i)Answer[ \t]*:[ \t]*\$?([A-D])\$?. Markdown's asterisks and parentheses may surround the letter, as in "**Answer:
-// (B)**".
+// The last match of (?i)Answer[ \t]*:[ \t]*\$?([A-D])\$?, except that parentheses and Markdown's asterisks may stand around the letter, as in
+// "**Answer: (B)**", and that no other letter may follow it.
 std::string strict_choice(const std::string& answer) {
   constexpr std::string_view kWord = "answer";
   std::string out = kNoAnswer;

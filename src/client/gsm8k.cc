@@ -1,5 +1,5 @@
-// Source: EleutherAI/lm-evaluation-harness, lm_eval/tasks/gsm8k/gsm8k.yaml (version 3): prompt, stop strings, both filters and the
-// characters that an exact match ignores.
+// The prompt, the stop strings, the two filters and the characters that an exact match ignores follow EleutherAI/lm-evaluation-harness,
+// lm_eval/tasks/gsm8k/gsm8k.yaml (version 3).
 #include <algorithm>
 
 #include "client/question_set.h"
@@ -13,12 +13,12 @@ constexpr std::string_view kMark = "#### ";
 
 std::string question_text(const std::string& question) { return "Question: " + question + "\nAnswer:"; }
 
-// The number of characters from `at` on that belong to `set`.
+// The number of successive characters from position `at` that belong to `set`.
 size_t run_of(std::string_view text, size_t at, std::string_view set) {
   return std::min(text.find_first_not_of(set, at), text.size()) - at;
 }
 
-// Removes what a match ignores: commas, dollar signs, everything up to the last "#### ", and a final full stop.
+// Removes what a match ignores: commas, dollar signs, everything up to and including the last "#### ", and a final full stop.
 std::string plain(std::string text) {
   std::erase_if(text, [](char c) { return c == ',' || c == '$'; });
   const size_t mark = text.rfind(kMark);
@@ -88,7 +88,7 @@ Result<std::unique_ptr<QuestionSet>> open_gsm8k(const QuestionFile& file) {
   auto shots = file.shots_path.empty() ? rows : read_table(file.shots_path, kColumns);
   if (!shots.ok()) return shots.status();
   const std::string& shots_path = file.shots_path.empty() ? file.path : file.shots_path;
-  // Questions that serve as worked examples and are not asked.
+  // The number of questions in `path` that are worked examples and therefore are not asked.
   const int64_t own = file.shots_path.empty() ? file.shots : 0;
   if (std::ssize(shots.value()) < file.shots || std::ssize(rows.value()) <= own)
     return Status{Code::kCorrupt, shots_path + ": wanted " + std::to_string(file.shots) +

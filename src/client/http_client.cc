@@ -42,7 +42,7 @@ Status late(double timeout) {
   return io_error("no complete answer within " + number_text(timeout) + " seconds");
 }
 
-// A body that is delivered in pieces. Unlike http::string_body, it does not allocate a promised Content-Length.
+// A body that is delivered in pieces. Unlike http::string_body, it does not allocate memory for the whole Content-Length in advance.
 struct PieceBody {
   using value_type = std::string;
   class reader {
@@ -70,7 +70,7 @@ class Connection {
   tcp::socket& socket() { return socket_; }
   bool timed_out() const { return timed_out_; }
 
-  // Closes the socket at the deadline, so that a waiting coroutine gets an error.
+  // Closes the socket at the deadline, so that the coroutine that waits for it gets an error.
   void end_at(Clock::time_point deadline) {
     timer_.expires_at(deadline);
     timer_.async_wait([this](const error_code& error) {
@@ -82,14 +82,15 @@ class Connection {
   }
   void rest() { timer_.cancel(); }
 
-  // Sends one request and reads its answer. answered(): a byte of the answer has arrived. again(): the connection can be reused.
+  // Sends one request and reads its answer. Then answered() is true if any byte of the answer arrived, and again() if the connection can be
+  // reused.
   asio::awaitable<Status> exchange(const std::string& request, AnswerReader& reader);
   bool answered() const { return answered_; }
   bool again() const { return again_; }
 
  private:
   using Parser = http::response_parser<PieceBody>;
-  // 101 (Switching Protocols) is not an interim answer here, because this client never asks to switch.
+  // 101 (Switching Protocols) counts as a final answer, because this client never asks to switch.
   static bool is_interim(const Parser& parser) {
     return parser.is_header_done() && parser.get().result_int() / 100 == 1 &&
            parser.get().result() != http::status::switching_protocols;
@@ -109,12 +110,12 @@ asio::awaitable<Status> Connection::exchange(const std::string& request, AnswerR
   head_ = answered_ = again_ = false;
   body_bytes_ = 0;
   input_.clear();
-  // The server determines the size of its answer. If the answer exhausts memory, only this request fails.
+  // The server determines how large its answer is. If memory runs out, only this request fails.
   try {
     error_code error;
     co_await asio::async_write(socket_, asio::buffer(request),
                                asio::redirect_error(asio::use_awaitable, error));
-    // A server may answer and close before it has read the whole request; its answer counts.
+    // A server may answer and close the connection before it has read the whole request. Then the answer counts, not the error of writing.
     Status status = co_await read(reader);
     if (!status.ok() && !answered_ && error) status = io_error("cannot send the request: " + error.message());
     co_return status;
@@ -174,7 +175,7 @@ Status Connection::take(Parser* parser, AnswerReader& reader, Clock::time_point 
   if (input_.size() > kHeadBytesMax && !parser->is_done())
     return io_error("wanted at most " + std::to_string(kHeadBytesMax) + " bytes of a head, found more");
   if (is_interim(*parser)) return {};
-  // Beast checks the Content-Length limit only if no byte of the body came with the head.
+  // Beast checks Content-Length against its limit only if no byte of the body came with the head, so it is checked here, too.
   body_bytes_ += parser->get().body().size();
   if (body_bytes_ > kBodyBytesMax || parser->content_length().value_or(0) > kBodyBytesMax) return too_long();
   if (!head_ && parser->is_header_done()) {
@@ -183,7 +184,7 @@ Status Connection::take(Parser* parser, AnswerReader& reader, Clock::time_point 
   }
   std::string& body = parser->get().body();
   if (!body.empty()) reader.on_body(body, arrived);
-  body.clear();  // the next piece is appended
+  body.clear();  // the parser appends the next piece
   return {};
 }
 
@@ -286,7 +287,7 @@ asio::awaitable<Status> ClientLoop::answer_by_new(const std::string& request, An
   co_return status;
 }
 
-// A connection whose deadline passed just as its answer ended is closed.
+// Returns an idle connection. Closes connections whose deadline passed just as their last answer ended.
 std::unique_ptr<Connection> ClientLoop::take_idle() {
   while (!idle_.empty()) {
     std::unique_ptr<Connection> out = std::move(idle_.back());
@@ -296,7 +297,7 @@ std::unique_ptr<Connection> ClientLoop::take_idle() {
   return nullptr;
 }
 
-// The handler of the connection's timer may still be queued, so a connection is destroyed only after it ran.
+// Keeps a connection for reuse, or closes it. The handler of its timer may still be queued, so a connection is destroyed only after that has run.
 void ClientLoop::keep(std::unique_ptr<Connection> connection) {
   connection->rest();
   if (connection->again() && !connection->timed_out()) {
@@ -341,7 +342,7 @@ Result<ServerUrl> parse_url(std::string_view text) {
   const bool digits = !out.port.empty() && out.port.find_first_not_of("0123456789") == std::string::npos;
   if (out.host.empty() || !digits || !std::all_of(rest.begin(), rest.end(), plain))
     return wrong("a URL such as http://127.0.0.1:8000");
-  // A resolver would reduce larger numbers modulo 65536.
+  // Rejects larger numbers, which a resolver would reduce modulo 65536.
   const std::string significant = out.port.substr(std::min(out.port.find_first_not_of('0'), out.port.size()));
   constexpr size_t kDigitsMax = 5;
   if (significant.empty() || significant.size() > kDigitsMax || std::stoi(significant) > UINT16_MAX)

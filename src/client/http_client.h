@@ -1,5 +1,5 @@
-// An HTTP/1.1 client of one server: many concurrent requests on one thread, with answers read as they arrive. This header hides the
-// library that implements it.
+// An HTTP/1.1 client of one server. It runs many concurrent requests on one thread and delivers answers as they arrive. This header does not
+// depend on Boost, which the implementation uses.
 #pragma once
 #include <chrono>
 #include <functional>
@@ -17,11 +17,11 @@ inline double seconds(Clock::duration d) { return std::chrono::duration<double>(
 struct ServerUrl {
   std::string host, port;
   std::string path;           // prefix of every request's path: "" or "/api"
-  std::string place() const;  // "host:8000", "[::1]:8000"
+  std::string place() const;  // such as "host:8000" or "[::1]:8000"
   std::string text() const;
 };
-// Parses "http://host:8000/path"; the default port is 80. kInvalidArgument: another form of URL; the error for https says that TLS is not
-// supported.
+// Parses "http://host:8000/path"; the default port is 80. kInvalidArgument: the URL has another form. For https the message says that TLS is
+// not supported.
 Result<ServerUrl> parse_url(std::string_view text);
 
 struct ClientRequest {
@@ -37,7 +37,7 @@ class AnswerReader {
  public:
   virtual ~AnswerReader() = default;
   virtual void on_head(int status) = 0;
-  // A decoded piece of the body. `arrived`: the time at which its bytes had been read.
+  // Receives a decoded piece of the body. `arrived`: when its bytes were read from the socket.
   virtual void on_body(std::string_view bytes, Clock::time_point arrived) = 0;
   // Called once, after all other calls. Ok if the answer is complete, otherwise kIo with the reason.
   virtual void on_end(const Status& status) = 0;
@@ -48,7 +48,7 @@ struct ClientOptions {
   double timeout = 6 * 60 * 60;  // seconds for a request and its answer
 };
 
-// Connections are kept alive and reused. If the server has closed one meanwhile, the request is sent again on a new connection.
+// Connections are kept alive and reused. If the server has closed an idle connection, the request is sent again on a new connection.
 class HttpClient {
  public:
   // kIo: the server's host name cannot be resolved.

@@ -6,7 +6,7 @@
 namespace sluice {
 namespace {
 
-// Parses one line from its start. Every function returns whether it found its part.
+// Parses one line from left to right. The functions that parse a part return whether they found it.
 class SampleLine {
  public:
   explicit SampleLine(std::string_view line) : rest_(line) {}
@@ -32,7 +32,7 @@ class SampleLine {
     rest_.remove_prefix(1);
     return true;
   }
-  // The longest prefix of the rest whose characters all satisfy `belongs`.
+  // Removes and returns the longest prefix of the rest whose characters all satisfy `belongs`.
   template <class Belongs>
   std::string_view take(Belongs belongs) {
     const auto stop = std::find_if_not(rest_.begin(), rest_.end(), belongs);
@@ -47,7 +47,7 @@ class SampleLine {
     return !out->empty();
   }
 
-  // After the brace. The last label may be followed by a comma.
+  // Parses labels after the opening brace. A comma may follow the last label.
   bool labels(std::vector<std::pair<std::string, std::string>>* out) {
     for (bool more = true;;) {
       blanks();

@@ -16,7 +16,7 @@ struct EvalPrompt {
 };
 
 struct Grade {
-  bool strict = false, flexible = false;  // correct by the strict and by the flexible rule
+  bool strict = false, flexible = false;  // whether the answer is correct by the strict and by the flexible rule
   std::string found;                      // the answer that the grader extracted
 };
 
@@ -38,21 +38,21 @@ struct QuestionFile {
   uint64_t seed = 0;  // seed of the shuffles
 };
 
-// Grade-school mathematics in the form of lm-evaluation-harness's task gsm8k. Lines of {"question", "answer"}; an answer ends in "####
-// N". Strict: the number after "#### ". Flexible: the last number.
+// GSM8K (grade-school mathematics) in the form of lm-evaluation-harness's task gsm8k. The file has lines of {"question", "answer"}, where
+// answers end in "#### N". The strict rule reads the number after "#### ", the flexible rule the last number.
 Result<std::unique_ptr<QuestionSet>> open_gsm8k(const QuestionFile& file);
 
-// GPQA in the form of simple-evals. Seed, question and repeat determine the order of the four options. The file is CSV or lines of JSON
-// with "Question", "Correct Answer", "Incorrect Answer 1" to 3. Strict: the last "Answer: X". Flexible: without one, the last "(X)".
+// GPQA in the form of simple-evals. Seed, question and repeat determine the order of the four options. The file is CSV or lines of JSON, with
+// "Question", "Correct Answer" and "Incorrect Answer 1" to 3. The strict rule reads the last "Answer: X"; the flexible rule, if none, "(X)".
 Result<std::unique_ptr<QuestionSet>> open_gpqa(const QuestionFile& file);
 
 struct EvalQuestion {
   std::string task, question, answer;
 };
-// Reads lines of {"task", "question", "answer"}, at most `limit` per task (0: all). kIo or kCorrupt names the file, the line, the
-// expected and the found value.
+// Reads lines of {"task", "question", "answer"}, at most `limit` per task (0: all). The messages of kIo and kCorrupt name the file, the line,
+// and the expected and found values.
 Result<std::vector<EvalQuestion>> read_questions(const std::string& path, int64_t limit);
-// Opens a file for read_questions(). The strict and the flexible rule are the same.
+// A question set from a file of read_questions(). Its strict and its flexible rule are the same.
 Result<std::unique_ptr<QuestionSet>> open_questions(const QuestionFile& file);
 
 // Whether the texts are equal, ignoring surrounding white space and a final full stop.

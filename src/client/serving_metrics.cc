@@ -22,7 +22,7 @@ bool keeps(double seconds, const std::optional<double>& bound_ms) {
   return !bound_ms || seconds * kMs <= *bound_ms;
 }
 
-// Seconds are counted from the first completed request.
+// Finds the peaks over intervals of one second. The first interval begins when the earliest successful request was sent.
 void find_peaks(std::span<const RequestOutcome> outcomes, ServingMetrics* m) {
   double first = INFINITY;
   for (const RequestOutcome& o : outcomes)

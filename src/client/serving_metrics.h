@@ -16,7 +16,7 @@ struct Distribution {
   // Percent and value, in the requested order.
   std::vector<std::pair<double, double>> percentiles = {};
 };
-// Percentiles are interpolated linearly (numpy's default); std is the standard deviation of the population.
+// Percentiles are interpolated linearly (numpy's default). `std` is the population's standard deviation.
 Distribution distribution_of(std::vector<double> seconds, std::span<const double> percents);
 
 // Limits in milliseconds. A request is good if it meets every limit that is set.
@@ -24,22 +24,22 @@ struct Goodput {
   std::optional<double> ttft, tpot, e2el;
   bool asked() const { return ttft || tpot || e2el; }
 };
-// Parses "ttft:200", "tpot:50", "e2el:5000". The message of an error does not name the option.
+// Parses bounds such as "ttft:200", "tpot:50" and "e2el:5000". The messages of errors do not name the option.
 Result<Goodput> parse_goodput(std::span<const std::string> bounds);
 
 struct ServingMetrics {
   int64_t completed = 0, failed = 0;
   int64_t input_tokens = 0, output_tokens = 0;  // tokens of completed requests
   double seconds = 0;                           // from the start of the run to the last answer
-  // Per second.
+  // Requests or tokens per second.
   double request_throughput = 0, request_goodput = 0, output_throughput = 0, total_throughput = 0;
   double peak_output_tokens = 0;  // maximum number of pieces that arrived in one second
   int64_t peak_concurrent = 0;    // maximum number of requests that ran in one second
-  // Named as in vLLM's option percentile-metrics.
+  // The names are those of vLLM's option percentile-metrics.
   Distribution ttft = {};
   Distribution tpot = {};  // for answers with at least two tokens: (latency - ttft) / (tokens - 1)
-  Distribution itl = {};   // between successive pieces of all answers
-  Distribution e2el = {};  // latency
+  Distribution itl = {};   // times between successive pieces, over all answers
+  Distribution e2el = {};  // RequestOutcome::latency
   Distribution queue_time = {}, e2el_with_queue = {};
 };
 ServingMetrics metrics_of(std::span<const RequestOutcome> outcomes, double seconds,

@@ -17,7 +17,7 @@ struct Metric {
   std::string_view key, name, header;
   Distribution ServingMetrics::*distribution;
 };
-// In the order of the report.
+// The metrics in the order of the report.
 constexpr Metric kMetrics[] = {
     {"ttft", "TTFT", "Time to First Token", &ServingMetrics::ttft},
     {"tpot", "TPOT", "Time per Output Token (excl. 1st token)", &ServingMetrics::tpot},
@@ -71,7 +71,7 @@ std::string drafts_block(const DraftCounters& d) {
   return out;
 }
 
-// As in vLLM, the rate of all drafts is in percent and the rates of the positions are fractions.
+// As in vLLM, the overall acceptance rate is in percent, and the rates by position are fractions.
 OrderedJson drafts_json(const DraftCounters& d) {
   return {{"spec_decode_acceptance_rate", 100 * d.acceptance_rate()},
           {"spec_decode_acceptance_length", d.acceptance_length()},

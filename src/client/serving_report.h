@@ -1,5 +1,5 @@
-// Reports of a serving benchmark: vLLM's text block, vLLM's JSON, and a chart over the concurrency. Messages of these functions do not
-// name the option that they check; the caller adds it.
+// Reports of a serving benchmark: vLLM's text block, vLLM's JSON, and a chart over the concurrency limit. Error messages do not name the
+// option that was checked; the caller adds the name.
 #pragma once
 #include <optional>
 #include <span>
@@ -31,11 +31,11 @@ struct ServingRun {
   // The metrics to report as distributions: "ttft", "tpot", "itl", "e2el", "client_queue_time", "e2el_including_client_queue".
   std::vector<std::string> metrics = {"ttft", "tpot", "itl"};
   ServingMetrics measured = {};
-  std::optional<DraftCounters> drafts = {};  // none: the server made no drafts, or does not count them
+  std::optional<DraftCounters> drafts = {};  // nullopt: the server made no drafts, or does not count them
   std::vector<RequestOutcome> outcomes = {};
   std::vector<Metadata> metadata = {};
 };
-// kInvalidArgument: a key of the metadata is a key of the result, or appears twice.
+// kInvalidArgument: a key of `run.metadata` is also a key of the JSON result, or appears twice.
 Status check_metadata(const ServingRun& run);
 // kInvalidArgument: the metric is unknown.
 Status check_metric(const std::string& name);
@@ -47,7 +47,7 @@ enum class Detail : uint8_t { kTotals, kEachRequest };
 // One run gives an object with vLLM's keys, several runs an array of objects.
 std::string serving_json(const std::vector<ServingRun>& runs, Detail detail);
 
-// A chart of TTFT, TPOT and ITL over the concurrency limit: the median, and a band from p10 to p90. Runs without a limit are left out.
+// A chart of TTFT, TPOT and ITL over the concurrency limit, with the median and a band from p10 to p90. Runs without a limit are left out.
 Result<std::string> serving_svg(const std::vector<ServingRun>& runs);
 
 }  // namespace sluice

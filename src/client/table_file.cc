@@ -21,7 +21,7 @@ class CsvReader {
     if (text_.starts_with(kMark)) text_.remove_prefix(kMark.size());
   }
   int64_t line() const { return first_line_; }
-  // Returns none after the last record.
+  // Returns the next record, or nullopt after the last one.
   Result<std::optional<Record>> next() {
     while (at_ < text_.size() && (text_[at_] == '\n' || text_[at_] == '\r')) step();
     first_line_ = line_;

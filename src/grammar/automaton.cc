@@ -164,7 +164,7 @@ std::vector<int32_t> equal_states(const std::vector<int32_t>& next, size_t class
       }
       refined[s] = seen.try_emplace(key, static_cast<int32_t>(seen.size())).first->second;
     }
-    // Merging is optional: long chains need as many rounds as they have states, and have nothing to merge.
+    // The result is correct without a full merge. A long chain of states needs as many rounds as it has states, and has no equivalent states.
     steps += static_cast<int64_t>(n * (classes + 1));
     (void)work->spend(static_cast<int64_t>(n * (classes + 1)) / 4);
     if (steps > kMergeStepsMax || work->over()) {
@@ -205,7 +205,7 @@ Dfa DfaBuilder::done(Work* work, const std::vector<uint8_t>* labels, std::vector
     int32_t from, target, to;
   };
   for (const int32_t s : old) {
-    // The first target of a class keeps the class's number; other targets get new ones.
+    // Bytes of one class with different targets are split: those with the first target keep the class's number, the others get new classes.
     constexpr int32_t kNone = -2;
     std::array<int32_t, 256> first;
     first.fill(kNone);
@@ -275,7 +275,7 @@ size_t Dfa::bytes() const {
 std::optional<std::vector<std::string>> Dfa::texts(size_t most) const {
   std::vector<std::string> out;
   if (empty()) return out;
-  // Depth first, bytes in order. A text longer than the number of states implies a loop, and infinitely many texts.
+  // Depth first, bytes in order. A text with more bytes than the automaton has states passes through a loop, so there are infinitely many texts.
   std::string text;
   const std::function<bool(int32_t)> walk = [&](int32_t s) {
     if (static_cast<int32_t>(text.size()) > states()) return false;

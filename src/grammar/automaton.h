@@ -82,7 +82,7 @@ class DfaBuilder {
   void set_next(int32_t from, const std::array<int32_t, 256>& next);
   int32_t next(int32_t from, uint8_t byte) const { return next_[static_cast<size_t>(from)][byte]; }
   int32_t states() const { return static_cast<int32_t>(accepts_.size()); }
-  // States with different labels are not merged. `order`, if given, receives one old state for each new state.
+  // States with different labels are not merged. `order`, if given, receives for each new state one of the old states merged into it.
   Dfa done(Work* work, const std::vector<uint8_t>* labels = nullptr,
            std::vector<int32_t>* order = nullptr) const;
 
@@ -91,7 +91,7 @@ class DfaBuilder {
   std::vector<uint8_t> accepts_;
 };
 
-// Limit of a Dfa's states. The functions below return none if the result exceeds the limit or if the work budget is spent.
+// Maximum number of states of a Dfa. The functions below return nullopt if the result would be larger or if the work budget is spent.
 constexpr int32_t kDfaStatesMax = 20000;
 using MaybeDfa = std::optional<Dfa>;
 

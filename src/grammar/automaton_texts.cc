@@ -14,8 +14,8 @@ struct TextNode {
   bool operator==(const TextNode&) const = default;
 };
 
-// Takes sorted texts one by one. Nodes after the common prefix with the next text are final, so they are merged with equivalent nodes at
-// once (Daciuk, Mihov, Watson and Watson, 2000).
+// Adds sorted texts one by one. The nodes of the previous text beyond its common prefix with the next text no longer change, so they are
+// merged with equivalent nodes immediately (Daciuk, Mihov, Watson and Watson, 2000).
 class TextsBuilder {
  public:
   TextsBuilder() : known_(16, Hash{&nodes_}, Equal{&nodes_}) { path_.push_back(add()); }

@@ -21,7 +21,7 @@ CharSet ascii_of(char lower) {
   return {{'\t', '\r'}, {' ', ' '}};
 }
 
-// The characters beyond ASCII that some validator includes in \s. For \d and \w, these are all characters beyond ASCII.
+// Characters that some validator includes in \s in addition to ASCII blanks. (For \d and \w, class_of_escape() adds every character beyond ASCII.)
 CharSet blanks_of_unicode() {
   return {{0x1c, 0x1f},     {0x85, 0x85},     {0xa0, 0xa0},     {0x1680, 0x1680},
           {0x180e, 0x180e}, {0x2000, 0x200a}, {0x2028, 0x2029}, {0x202f, 0x202f},

@@ -38,7 +38,7 @@ enum class Bound : uint8_t {
 };
 Bound opposite(Bound bound);
 
-// The class of \d, \w, \s, \D, \W or \S; `letter` is its letter.
+// The class of the escape '\' + `letter`, where `letter` is d, w, s, D, W or S.
 CharSet class_of_escape(char letter, Bound bound);
 // The characters that '.' matches.
 CharSet class_of_dot(Bound bound);

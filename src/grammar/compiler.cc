@@ -49,7 +49,7 @@ Result<Program> compile_program(const GrammarSource& source, Work* work) {
   return compile_schema(source.text, source.object, work);
 }
 
-// Whether some text passes the checks at the ends of its values. Also true if the search for such a text takes too long.
+// Whether some text of the grammar passes all value checks. Also true if the search for such a text takes too long.
 bool has_text(const CompiledGrammar& grammar, const std::stop_token& stop) {
   if (!grammar.program.checks) return true;
   Work work(kCompileSteps, stop);
@@ -110,7 +110,7 @@ struct GrammarCompiler::State {
       kept.pop_back();
     }
   }
-  // Leaves that all grammars share also share their masks.
+  // Returns masks shared by all grammars for the common leaves, and new masks for any other leaf.
   std::shared_ptr<LeafMasks> masks_of(const LeafPointer& leaf,
                                       const std::shared_ptr<const Vocabulary>& words) {
     const CommonLeaves& c = CommonLeaves::get();

@@ -17,7 +17,7 @@ inline std::vector<int32_t> least_weights(const std::vector<std::vector<ArrowInt
                                           std::vector<int32_t> ends) {
   std::vector<int32_t> out(into.size(), kNoWay), farther;
   for (const int32_t end : ends) out[static_cast<size_t>(end)] = 0;
-  // Visits nodes in order of distance: `ends` holds the nodes at the current distance, `farther` the nodes at the next one.
+  // Visits nodes in order of distance. `ends` has the nodes at the current distance, `farther` the nodes whose distance is larger by 1.
   for (int32_t distance = 0; !ends.empty(); ++distance) {
     while (!ends.empty()) {
       const int32_t at = ends.back();

@@ -48,7 +48,7 @@ bool DistinctSearch::assign(size_t position, std::unordered_set<uint64_t>* seen)
     const auto at = owner_.find(value);
     return at == owner_.end() || at->second == kNobody;
   };
-  // Calls of one loop have the same values, of which earlier positions took the first ones.
+  // The calls of a loop have equal lists of values, and earlier positions own the first values, so the search begins at index `position`.
   const auto middle = values.begin() + static_cast<std::ptrdiff_t>(std::min(position, values.size()));
   auto free = std::find_if(middle, values.end(), is_free);
   if (free == values.end()) {

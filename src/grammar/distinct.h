@@ -1,5 +1,5 @@
-// Decides whether a rule whose calls need new values can still end: whether some path has a different unused
-// value for each call.
+// Decides whether a rule can still end if its calls need new values (Among::kNew): some path to its end must have a different unused value
+// for each call.
 #pragma once
 #include <cstdint>
 #include <unordered_map>
@@ -12,10 +12,10 @@
 
 namespace sluice {
 
-// Tries the paths through the rule, and matches calls to values by augmenting paths.
+// Tries the paths through the rule. On each of them, bipartite matching with augmenting paths assigns values to calls.
 class DistinctSearch {
  public:
-  // `used`: hashes of the values of earlier calls.
+  // `used`: hashes of the values that earlier calls produced.
   DistinctSearch(const Program& program, Work* work, std::unordered_set<uint64_t> used)
       : program_(program), work_(work), used_(std::move(used)) {}
   // Whether the rule can end from `state` after `count` counted calls. Also true if the search takes too
@@ -23,8 +23,8 @@ class DistinctSearch {
   bool can_end(int32_t state, int64_t count);
 
  private:
-  // The calls from one state to another, with their possible values. Not `limited`: some call takes any value, or has too
-  // many values to list.
+  // The calls from one state to another, with their possible values. `limited` is false if one of the calls accepts any value, or too many
+  // values to list.
   struct Step {
     int32_t to;
     bool counted, limited = true;
@@ -35,7 +35,7 @@ class DistinctSearch {
   void give(uint64_t value, size_t position);
   void take_back(size_t changes);
 
-  static constexpr int32_t kLooksMax = 2048;  // states visited on all paths
+  static constexpr int32_t kLooksMax = 2048;  // maximum visits of states, all paths together
   const Program& program_;
   Work* work_;
   const std::unordered_set<uint64_t> used_;

@@ -14,7 +14,7 @@ using Node = Regex::Node;
 using Kind = Node::Kind;
 using Pointer = Node::Pointer;
 constexpr int32_t kProgramStatesMax = 100000;
-constexpr size_t kInlinedMax = 400;  // maximum parts of a rule that is inlined
+constexpr size_t kInlinedMax = 400;  // maximum tree nodes after inlining
 
 Status too_large() { return invalid("one that takes too long to compile"); }
 
@@ -63,7 +63,7 @@ class EbnfCompiler {
     return found->second;
   }
 
-  // The tree of a small rule without references; null: the rule is recursive or large.
+  // The tree of a small rule, with all references inlined; null: the rule is recursive or large.
   Pointer plain_rule(const std::string& name) {
     const auto [found, is_new] =
         plain_.try_emplace(name, nullptr);  // null during the search, which detects recursion
@@ -91,7 +91,7 @@ class EbnfCompiler {
     return out;
   }
 
-  // `node` without references; null if impossible.
+  // `node` with all references inlined; null if a referenced rule is recursive or the tree gets too large.
   Pointer plain(const Pointer& node) {
     size_t size = 0;
     if (!has_kind(node, Kind::kReference)) return node;
@@ -109,7 +109,7 @@ class EbnfCompiler {
       return;
     }
     if (const Pointer whole = plain(node); whole != nullptr && leaf(whole, from, to)) return;
-    // If the tree were split into parts, '^' would hold at the start of each part.
+    // `node` must be split into several leaves. In each of them '^' would match at the leaf's start instead of the text's.
     for (const Kind kind : {Kind::kBegin, Kind::kEnd, Kind::kLookAhead})
       if (status_.ok() && has_kind(node, kind)) status_ = too_large();
     if (!status_.ok()) return;
@@ -129,12 +129,12 @@ class EbnfCompiler {
     }
   }
 
-  // Adjacent parts without references become one leaf.
+  // Adjacent parts whose references can be inlined become one leaf.
   void sequence(const Node& node, int32_t from, int32_t to) {
     const int32_t rule = program_.states[static_cast<size_t>(from)].rule;
     std::vector<bool> joins;
     for (const Pointer& part : node.parts) joins.push_back(plain(part) != nullptr);
-    // If all parts could be joined, the whole was already tried and too large.
+    // If all parts can be joined, emit() has already tried to make one leaf of the sequence, and that leaf was too large.
     if (std::find(joins.begin(), joins.end(), false) == joins.end()) joins.assign(joins.size(), false);
     for (size_t i = 0; i < node.parts.size();) {
       size_t end = i + 1;
@@ -166,7 +166,7 @@ class EbnfCompiler {
       if (node.most < 0) program_.add_empty(end, begin);
       return;
     }
-    // Repetitions are counted in a rule of their own. The part is a rule, too, so that each repetition is one call.
+    // Other repetitions need two rules: `once` matches the part, and `counter` calls `once` and counts the calls.
     const int32_t once = program_.add_rule(), counter = program_.add_rule();
     emit(part, program_.start(once), final_state(once));
     Program::Rule& r = program_.rules[static_cast<size_t>(counter)];

@@ -8,9 +8,9 @@
 
 namespace sluice {
 
-// The rule "root" matches the whole text. kInvalidArgument names the error and its position.
+// The rule "root" matches the whole text. The message of kInvalidArgument names the error and its position.
 Result<Program> compile_ebnf(std::string_view text, Work* work);
-// Parts that are too large for one automaton become rules; such a part must not contain look-aheads.
+// Parts that are too large for one automaton become rules; such a part must not contain '^', '$' or a look-ahead.
 Result<Program> compile_regex(std::string_view pattern, Work* work);
 Program compile_texts(const std::vector<std::string>& texts);
 

@@ -296,7 +296,7 @@ class Parser {
   size_t at_ = 0;
   std::string error_;
   EbnfRules rules_;
-  std::map<std::string, std::string> used_;  // with the place of the first use
+  std::map<std::string, std::string> used_;  // by rule name: the position of its first reference
 };
 
 }  // namespace

@@ -58,7 +58,7 @@ std::optional<FewValues::Texts> FewValues::of_rule(int32_t index, int depth) {
     const auto takes_blanks = [&](const Program::Call& call) {
       return is_leaf(call.callee) && program_.leaves[static_cast<size_t>(leaf_index(call.callee))]->is_blanks;
     };
-    // Blanks are optional everywhere. The spelling with blanks has one after the colon of a listed name.
+    // Blank leaves are optional and are skipped, except in the spelling with blanks, which has one blank after a member's colon.
     const auto blank = std::find_if(state.calls.begin(), state.calls.end(), takes_blanks);
     if (after_colon && blank != state.calls.end()) {
       todo.push_back(way);

@@ -1,4 +1,4 @@
-// The values of a rule, if there are few.
+// Lists the values that a rule matches, if there are few.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -15,10 +15,10 @@ class FewValues {
  public:
   FewValues(const Program& program, Work* work, int64_t most = 64)
       : program_(program), work_(work), most_(most), steps_(64 * most) {}
-  // Each value as single-line JSON text, with and without blanks; none: there are too many values, or the search takes
-  // too long.
+  // Every value as single-line JSON text, once with and once without blanks. nullopt: there are too many values, or the search takes too
+  // long.
   std::optional<std::vector<std::string>> texts_of(Callee callee);
-  // The number of the values.
+  // The number of values; nullopt as for texts_of().
   std::optional<int64_t> count_of(Callee callee);
 
  private:

@@ -1,5 +1,5 @@
-// JSON Schema's formats as regular expressions. Each format has a subset of its specification that every checker accepts, and a superset
-// of what any checker accepts.
+// JSON Schema's formats as regular expressions. Each format has two: `inner` matches only strings that every checker accepts, and `outer`
+// matches every string that some checker accepts.
 #include <map>
 #include <mutex>
 #include <string_view>
@@ -11,7 +11,7 @@
 namespace sluice {
 namespace {
 
-// February has 28 days: allowing 29 requires arithmetic on the year.
+// February always has 28 days here, because a leap day would require arithmetic on the year.
 #define SLUICE_DATE \
   R"((\d{3}[1-9]|\d{2}[1-9]0|\d[1-9]00|[1-9]000)-((0[13578]|1[02])-(0[1-9]|[12]\d|3[01])|(0[469]|11)-(0[1-9]|[12]\d|30)|02-(0[1-9]|1\d|2[0-8])))"
 #define SLUICE_TIME R"(([01]\d|2[0-3]):[0-5]\d:[0-5]\d(\.\d{1,6})?(Z|[+-]([01]\d|2[0-3]):[0-5]\d))"

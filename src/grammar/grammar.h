@@ -13,7 +13,7 @@
 namespace sluice {
 
 enum class GrammarKind : uint8_t {
-  kJsonSchema,  // members follow the schema's order; other members appear only if the schema requires them
+  kJsonSchema,  // members follow the schema's order; undeclared members appear only if a keyword such as additionalProperties asks for them
   // Matches the whole text; ECMAScript syntax without back references, look-behinds and word boundaries.
   kRegex,
   kEbnf,    // GBNF, as in llama.cpp; the rule "root" matches the whole text
@@ -48,15 +48,15 @@ class Grammar {
 // Compiles grammars against a tokenizer's vocabulary. Thread-safe. Caches recent results by source text.
 class GrammarCompiler {
  public:
-  // `vocab` is the length of a logits row, at least the tokenizer's number of ids. `end` is the token that ends a text. The constructor
-  // is cheap: the first compile() sorts the vocabulary.
+  // `vocab` is the length of a logits row and must be at least the tokenizer's number of ids. `end` is the token that ends a text. The
+  // constructor is cheap, because only the first compile() sorts the vocabulary.
   GrammarCompiler(const Tokenizer& tokenizer, int64_t vocab, int32_t end);
   ~GrammarCompiler();
   GrammarCompiler(const GrammarCompiler&) = delete;
   GrammarCompiler& operator=(const GrammarCompiler&) = delete;
 
   // Takes at most a few seconds, because the number of steps is bounded, and returns soon after `stop` is requested. kInvalidArgument:
-  // the text is wrong, uses something unsupported, matches nothing, or takes too long to compile.
+  // the source is malformed, uses an unsupported feature, matches no text, or takes too long to compile.
   Result<Grammar> compile(const GrammarSource& source, std::stop_token stop = {});
 
  private:
@@ -73,11 +73,11 @@ class GrammarMatcher {
   GrammarMatcher(GrammarMatcher&&) noexcept;
   GrammarMatcher& operator=(GrammarMatcher&&) noexcept;
 
-  // Sets bit id % 32 of word id / 32 if token `id` may come next; `bits` has (vocab + 31) / 32 words. The end token may come where the
-  // text matches; other special tokens never may. Takes at most some tens of milliseconds and returns soon after `stop` is requested.
-  // kInvalidArgument: no token may come, or the step limit is exceeded; then every later call fails, too.
+  // Sets bit id % 32 of word id / 32 if token `id` may come next; `bits` has (vocab + 31) / 32 words. The end token is allowed where the
+  // text is complete; other special tokens are never allowed. Takes at most some tens of milliseconds and returns soon after `stop` is
+  // requested. kInvalidArgument: no token is allowed, or the step limit is exceeded; every later call then fails, too.
   Status allowed(std::span<uint32_t> bits, std::stop_token stop = {});
-  // kInvalidArgument: the token may not come here. After an error or after the end token, every call fails.
+  // kInvalidArgument: the token is not allowed here. After an error or after the end token, every call fails.
   Status accept(int32_t id, std::stop_token stop = {});
   bool done() const;  // the end token was accepted
 

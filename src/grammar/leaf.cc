@@ -59,7 +59,7 @@ void set_counts(Leaf* leaf, int64_t least, int64_t most, const std::vector<uint8
 }
 
 Leaf with_blanks(DfaBuilder* builder, int32_t from, bool may_be_none) {
-  // Each state allows one blank fewer, down to none.
+  // states[i] has read i blanks; the last state accepts no further blank.
   std::vector<int32_t> states{from};
   for (int i = 0; i < kBlanksMax; ++i) states.push_back(builder->add_state(true));
   for (size_t i = 0; i + 1 < states.size(); ++i)
@@ -141,7 +141,7 @@ Leaf any_json_string(int64_t least, int64_t most) {
   builder.set(text, 0x20, 0x7f, text);
   builder.set(text, '"', '"', closed);
   builder.set(text, '\\', '\\', escape);
-  const int32_t one = add(), two = add(), three = add();  // the number of missing bytes of a character
+  const int32_t one = add(), two = add(), three = add();  // one, two or three bytes of a character are still to come
   const int32_t e0 = add(), ed = add(), f0 = add(), f4 = add();
   builder.set(one, 0x80, 0xbf, text);
   builder.set(two, 0x80, 0xbf, one);

@@ -16,7 +16,7 @@ struct Leaf {
   static constexpr int64_t kNoBound = std::numeric_limits<int32_t>::max();
 
   Dfa dfa = {};
-  // By state: whether the next byte, unless it ends the text, begins a counted character. Empty: the leaf counts nothing.
+  // By state: whether the next byte, unless it is the closing quote, begins a counted character. Empty: the leaf counts nothing.
   std::vector<uint8_t> counts = {};
   // By state: the minimum number of characters up to acceptance. As long as `counts`.
   std::vector<int32_t> to_end = {};
@@ -25,8 +25,8 @@ struct Leaf {
   // All texts of the leaf, if there are at most kTextsMax. Needed for arrays with unique elements.
   static constexpr int32_t kTextsMax = 256;
   std::vector<std::string> texts = {};
-  // Only for blanks, and for a mark such as ',' with blanks around it: the usual single-line text, with and
-  // without blanks.
+  // Set only for leaves of blanks, or of a mark such as ',' with optional blanks: the text in single-line JSON, where `spaced` has the usual
+  // blanks and `compact` has none.
   std::string spaced = {}, compact = {};
   bool is_blanks = false;
 
@@ -46,10 +46,10 @@ struct Leaf {
 };
 using LeafPointer = std::shared_ptr<const Leaf>;
 
-// Strings as JSON text. `value` accepts the decoded values. Characters are written as themselves, except '"', '\' and control characters,
-// which are escaped. Lengths are in characters; most < 0: no limit. None: the budget is spent.
+// Strings as JSON text. `value` accepts the decoded values. Only '"', '\' and control characters are escaped. Lengths are in characters;
+// most < 0: no limit. nullopt: the budget is spent.
 std::optional<Leaf> json_strings(const Dfa& value, int64_t least, int64_t most, Work* work);
-// Any string in any of JSON's spellings; surrogates must be in pairs.
+// Any string, with any escapes that JSON allows; surrogates must be in pairs.
 Leaf any_json_string(int64_t least = 0, int64_t most = -1);
 // Exactly `texts`, unescaped.
 Leaf texts_leaf(const std::vector<std::string>& texts);
@@ -78,8 +78,8 @@ struct NumberBounds {
 // JSON numbers; bounded numbers have no exponent. kInvalidArgument: the multiples are not supported, or the budget is spent.
 Result<Dfa> json_numbers(const NumberBounds& bounds, Work* work);
 
-// The strings of a JSON Schema format such as "date". kInner: a subset that all checkers accept; null: the format is not supported.
-// kOuter: everything that some checker accepts; null: any string.
+// The strings of a JSON Schema format such as "date". kInner: only strings that every checker accepts; null if the format is not supported.
+// kOuter: every string that some checker accepts; null if these are all strings.
 const Dfa* format_values(const std::string& format, Bound bound = Bound::kInner);
 
 }  // namespace sluice

@@ -8,7 +8,7 @@ namespace {
 
 constexpr size_t kFewMax = 512;
 
-// Whether every unescaped character leads from `state` back to it without passing an accepting state.
+// Whether every unescaped character leads from `state` back to `state` without passing an accepting state.
 bool chars_lead_back(const Dfa& dfa, int32_t state) {
   const auto tail = [&](auto&& self, int32_t s, int first, int last, int left) -> bool {
     if (s == Dfa::kDead || dfa.accepts(s)) return false;
@@ -56,7 +56,7 @@ std::shared_ptr<const LeafMask> LeafMasks::at(Leaf::Place place, Work* work) {
     const std::lock_guard lock(mutex_);
     if (const auto found = masks_.find({place.state, room}); found != masks_.end()) return found->second;
   }
-  // Computes the mask as if the limit were exactly `room` characters away.
+  // Beyond room_max_ the exact distance to the limit does not matter, so the mask is computed for `room` characters left.
   auto mask = find({place.state, leaf_->counted() ? leaf_->most - room : 0}, work);
   if (mask == nullptr) return nullptr;
   const auto bytes = static_cast<int64_t>(mask->bytes());

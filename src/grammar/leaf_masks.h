@@ -1,4 +1,4 @@
-// The tokens that a leaf accepts from one of its places. A mask is computed once, cached, and shared by all answers.
+// The tokens that a leaf accepts from one of its places. A mask is computed once, cached, and shared by all requests.
 #pragma once
 #include <atomic>
 #include <cstdint>
@@ -16,16 +16,16 @@
 namespace sluice {
 
 struct LeafMask {
-  // Tokens that the leaf reads completely and can continue after: as bits, or as a list if there are few.
+  // Tokens after whose last byte the leaf can read further bytes. They are in `bits`, or in `few` if there are only a few.
   TokenBits bits = {};
   std::vector<int32_t> few = {};
-  // A place, inside a token or at its end, where the leaf accepts.
+  // A node of the trie after whose byte the leaf accepts: the text of the leaf may end there, inside a token or at a token's end.
   struct Exit {
     int32_t node;   // of `trie`
     int32_t chars;  // counted since the start of the token
   };
-  std::vector<Exit> ends = {};   // the leaf accepts no further bytes here
-  std::vector<Exit> inner = {};  // the leaf could accept more bytes
+  std::vector<Exit> ends = {};   // where the leaf can read no further byte
+  std::vector<Exit> inner = {};  // where the leaf can also read further bytes
   const TokenTrie* trie = nullptr;
   size_t bytes() const;
   void add_to(std::span<uint32_t> words) const {
@@ -56,7 +56,7 @@ class LeafMasks {
   LeafPointer leaf_;
   std::shared_ptr<const Vocabulary> vocabulary_;
   std::shared_ptr<std::atomic<int64_t>> kept_;
-  // A text with at least this many characters left cannot reach the limit within one token.
+  // If at least this many characters are left until the limit, no token can reach the limit.
   int64_t room_max_ = 0;
   std::mutex mutex_;
   // By state, and by the number of characters left.

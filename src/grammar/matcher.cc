@@ -8,7 +8,7 @@
 namespace sluice {
 namespace {
 
-// Per token. A step takes ten to fifty nanoseconds.
+// Work budgets per token. A step takes ten to fifty nanoseconds.
 constexpr int64_t kMaskSteps = 1'500'000, kAcceptSteps = 500'000;
 
 Status too_long() {

@@ -11,8 +11,8 @@
 namespace sluice {
 namespace {
 
-// Maximum digits of numbers without an exponent. More digits carry no information and let a model write them forever. Bounded numbers
-// have at most 15 digits in total: a double distinguishes these from the bound, while 99.999999999999999 would read as 100.
+// Maximum digits of numbers without an exponent. A double cannot hold more, and without a limit a model may write digits forever. Bounded
+// numbers have at most 15 digits in total, because a longer one may become the bound as a double: 99.999999999999999 becomes 100.
 constexpr size_t kWholeDigits = 15, kFractionDigits = 15;
 constexpr int64_t kMultipleMax = 20000, kListedMax = 5000;
 
@@ -26,8 +26,8 @@ Order order_of(Order before, char digit, char of_bound) {
 
 enum class Part : uint8_t { kBegin, kZero, kWhole, kPoint, kFraction };
 
-// The position in a number after its sign: the part, its digits so far and their maximum, and how the number compares with both
-// bounds. Before the point, only the digits read so far are compared; after it, the number.
+// The position in a number after its sign: the part, the part's digits so far and their maximum, and how the number compares with both
+// bounds. Before the point, the digits so far are compared with as many leading digits of the bound; after it, the number's value is compared.
 struct Place {
   Part part = Part::kBegin;
   size_t digits = 0, most_digits = 0;
@@ -153,7 +153,7 @@ Dfa in_range(const NumberBounds& b, Work* work) {
     if (b.least && !b.least->negative) range.least = b.least, range.least_excluded = b.least_excluded;
     RangeBuilder(&builder, range, b.integer).from(start);
   }
-  // "-0" equals 0, which the other branch handles.
+  // Negative numbers only: zero is matched above, without a sign.
   const bool below = !b.least || b.least->negative;
   if (below) {
     Range range;
@@ -167,7 +167,7 @@ Dfa in_range(const NumberBounds& b, Work* work) {
   return builder.done(work);
 }
 
-// A zero has no exponent: it would only add endless spellings of the same number.
+// A zero has no exponent, because an exponent would only add endless spellings of zero.
 Dfa any_number() {
   Nfa nfa;
   nfa.begin = nfa.add_state();
@@ -188,7 +188,7 @@ Dfa any_number() {
     from = to;
   }
   nfa.add_empty(whole, mantissa);
-  // States after the point: all digits so far are zeros; some digit is not zero.
+  // After the point: in `zeros` every digit of the number so far is 0; in `others` some digit is not 0.
   int32_t zeros = nfa.add_state(), others = nfa.add_state();
   nfa.add_edge(zero, '.', '.', zeros);
   nfa.add_edge(whole, '.', '.', others);
@@ -235,7 +235,7 @@ std::optional<Dfa> multiples_of(const Scaled& m, bool integer) {
   if (m.value <= 0 || m.value > kMultipleMax || m.places > 15) return {};
   if (m.value * static_cast<int64_t>(m.places + 2) > 4 * kMultipleMax) return {};
   DfaBuilder builder;
-  // The remainder of the number as if it had all `places` digits after the point.
+  // State numbers by part, digits after the point, and the remainder of the digits so far (without the point) modulo m.value.
   std::map<std::tuple<int, size_t, int64_t>, int32_t> number;
   std::vector<std::tuple<int, size_t, int64_t>> todo;
   enum { kSign, kFirst, kZero, kWhole, kPoint, kFraction };
@@ -312,7 +312,7 @@ std::optional<Dfa> listed(const NumberBounds& b) {
   return Dfa::of_texts(texts);
 }
 
-// Limits unbounded multiples of a large number to the thousand nearest to 0; an automaton of all would be large.
+// Limits unbounded multiples of a large number m to -1000 * m ... 1000 * m, because an automaton of all multiples would be large.
 NumberBounds near(NumberBounds b) {
   constexpr int64_t kLarge = 1000, kTimes = 1000;
   const auto m = b.multiples.size() == 1 ? scaled(b.multiples[0]) : std::nullopt;

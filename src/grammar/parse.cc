@@ -5,7 +5,7 @@
 namespace sluice {
 namespace {
 
-constexpr size_t kItemsMax = 20000;  // per set; only hostile grammars need more
+constexpr size_t kItemsMax = 20000;  // per set; only adversarial grammars need more
 
 }  // namespace
 
@@ -96,10 +96,10 @@ void Parse::advance(const RuleItem& item, const Program::Call& call, size_t sinc
   if (trace != kNoTrace) add_rule(call.to, item.origin, trace);
 }
 
-// Advances all rules in `origin` that wait for this rule or leaf.
+// Advances all rule items of the set `origin` that wait for `callee`.
 void Parse::complete(Callee callee, int32_t origin) {
   const auto set = static_cast<size_t>(origin);
-  if (set + 1 == sets_.size()) return;  // nothing was read, so predict() has handled it
+  if (set + 1 == sets_.size()) return;  // the callee matched the empty text, which predict() has already handled
   const size_t since = sets_[set].text, end = rules_end(set);
   for (size_t i = sets_[set].rules; i < end; ++i) {
     const RuleItem item = rules_[i];
@@ -175,7 +175,7 @@ bool Parse::scan(uint8_t byte) {
   return close_set();
 }
 
-// Nothing refers to a set without waiting rules: inside a leaf, only the last set matters.
+// Drops the leaf items of the set before the last one if no rule waits in that set. So the text of a leaf keeps only its last set's items.
 void Parse::drop_unneeded() {
   Set& last = sets_.back();
   const Set& before = sets_[sets_.size() - 2];
@@ -232,7 +232,7 @@ bool Parse::allowed(std::span<uint32_t> bits, Work* work) {
   return work_->spend(static_cast<int64_t>(items.size()) * 16);
 }
 
-// Sets the tokens that extend beyond the end of a leaf. All ends continue in the same way, unless the continuation depends on the text.
+// Sets the bits of tokens that extend beyond the end of a leaf. What may follow is the same after every end, unless it depends on the text.
 bool Parse::exits(const LeafMask& mask, const LeafItem& item, std::span<uint32_t> bits) {
   const size_t sets = sets_.size(), text = text_.size();
   const Leaf& l = leaf(item.leaf);
@@ -268,7 +268,7 @@ bool Parse::exits(const LeafMask& mask, const LeafItem& item, std::span<uint32_t
   return true;
 }
 
-// Sets the tokens below a node that parse from the last set on.
+// Sets the bits of the tokens below the node `from` whose remaining bytes the grammar accepts after the last set.
 bool Parse::walk(const TokenTrie& trie, int32_t from, std::span<uint32_t> bits) {
   const auto nodes = trie.nodes();
   const TokenTrie::Node& root = nodes[static_cast<size_t>(from)];

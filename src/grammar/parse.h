@@ -33,8 +33,8 @@ class Parse {
   explicit Parse(const CompiledGrammar& grammar);
   bool begin(Work* work);  // call it first
 
-  // The functions return false if the budget is spent or the parser exceeds its item limit; then no other function may be called.
-  // the bytes of a token; dead() tells whether the grammar rejects them
+  // The functions return false if the budget is spent or the parser exceeds its item limit; no other function may be called after that.
+  // Reads the bytes of a token; dead() then tells whether the grammar rejects them.
   bool accept(std::string_view bytes, Work* work);
   // Searches for a text that the grammar accepts.
   enum class Found : uint8_t { kText, kNone, kUnknown };
@@ -45,24 +45,24 @@ class Parse {
   bool complete() const { return sets_.back().complete; }  // the grammar accepts the text so far
 
  private:
-  // Describes the counted calls of one rule so far. At or below 0: only their number, negated. Above 0: the index of a Trace.
+  // The counted calls that one rule has made so far. A value <= 0 is their number, negated; a value > 0 is the index of a Trace.
   using TraceId = int32_t;
   static constexpr TraceId kNoTrace = std::numeric_limits<int32_t>::max();
   struct Trace {
     int32_t count;
     TraceId before;
-    bool noted;         // later calls must differ from its value, or repeat it
-    uint64_t value;     // hash of that JSON value
-    size_t begin, end;  // its text
+    bool noted;         // whether the values of later calls are compared with the value of this call
+    uint64_t value;     // hash of the call's JSON value
+    size_t begin, end;  // where text_ has the value
   };
-  // A rule in one of its states, begun in the set `origin`.
+  // A rule in one of its states; the rule began in the set `origin`.
   struct RuleItem {
     int32_t state, origin;
     TraceId trace;
     bool operator==(const RuleItem&) const = default;
   };
   struct LeafItem {
-    int32_t leaf;  // an index into the program's leaves; beyond them, into `extra_`
+    int32_t leaf;  // an index into the program's leaves, continued by `extra_`
     int32_t origin;
     Leaf::Place place;
     bool operator==(const LeafItem& o) const {
@@ -72,7 +72,7 @@ class Parse {
   };
   // The items at one position of the text. They follow the items of the previous set.
   struct Set {
-    size_t rules, leaves;  // index of the set's first item
+    size_t rules, leaves;  // indices of the set's first items in rules_ and leaves_
     size_t text;           // length of the text before the set
     bool complete = false;
     std::array<uint64_t, 4> next = {};  // bytes that some leaf accepts
@@ -131,8 +131,8 @@ class Parse {
   bool walk(const TokenTrie& trie, int32_t from, std::span<uint32_t> bits);
   void drop_unneeded();
 
-  // A value that must pass a check at its end (kNoTrace), or differ from the values of a trace. Once it ends, a rule begun in `origin` is in
-  // the state `to`.
+  // An open value whose end may be rejected: by a check (trace == kNoTrace), or because it equals a value of `trace`. When the value ends,
+  // a rule that began in the set `origin` is in the state `to`.
   struct Risk {
     int32_t set;  // where the value begins
     int32_t to, origin;
@@ -153,8 +153,8 @@ class Parse {
   std::vector<Trace> traces_{{0, 0, false, 0, 0, 0}};
   std::string text_;
   bool dead_ = false;
-  bool looked_at_text_ = false;  // while closing the last set
-  // A leaf with the texts that may follow earlier elements: its original leaf, their trace, and the state after it.
+  bool looked_at_text_ = false;  // whether closing the last set depended on the text
+  // What an entry of extra_ replaces: the program's leaf, after the elements of `trace`, where the rule continues in the state `to`.
   struct ExtraOf {
     int32_t leaf;
     TraceId trace;

@@ -1,4 +1,4 @@
-// Finds tokens that lead to a dead end: values that are checked at their end, and arrays and objects that must differ from earlier elements.
+// Finds tokens that lead to a dead end: after them, an open value could only fail its check, or an array or object only equal an earlier element.
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -16,7 +16,7 @@ constexpr int64_t kLooksForText = 5'000;  // bytes read to find a text; also the
 
 bool is_blank(char c) { return c == ' ' || c == '\n' || c == '\t' || c == '\r'; }
 
-// Follows JSON text: whether a byte is inside a string.
+// Reads JSON text byte by byte and tracks whether the current position is inside a string.
 struct Strings {
   bool inside = false, escaped = false;
   void read(char c) {
@@ -41,7 +41,7 @@ std::string compact(std::string_view text, Strings* strings) {
 
 }  // namespace
 
-// The open values whose end may be rejected, innermost first.
+// The open values whose ends may be rejected, innermost first.
 std::vector<Parse::Risk> Parse::risks() const {
   std::vector<Risk> out;
   struct Waiting {
@@ -89,7 +89,7 @@ bool Parse::has_passed(const Risk& risk) const {
   return false;
 }
 
-// Whether the text of the last set can be continued to the end of the value at risk. Also true if the search takes too long.
+// Whether some continuation of the text completes the value at risk. Also true if the search takes too long.
 bool Parse::can_pass(const Risk& risk, bool in_string, int64_t* looks) {
   const size_t sets = sets_.size();
   if (has_passed(risk)) return true;
@@ -103,8 +103,8 @@ bool Parse::can_pass(const Risk& risk, bool in_string, int64_t* looks) {
     pop_to(sets);
     return found;
   };
-  // Tries closing bytes first. Skips blanks and escapes, because every value that they lead to has another
-  // spelling, except the second half of a surrogate pair.
+  // Tries closing bytes first. Skips blanks and backslashes, because every value written with them can also be written without. Only the
+  // second half of an escaped surrogate pair needs a backslash, and there it is the only byte allowed.
   constexpr std::string_view kFirst = "\"}],";  // a quote ends a string, in which the others are content
   for (const char c : kFirst)
     if (passes(c)) return true;
@@ -155,8 +155,8 @@ bool Parse::leads_on(std::string_view bytes, const std::vector<Risk>& risks, int
   return leads;
 }
 
-// The tokens that continue the value at risk with the text of an earlier element. Only after these tokens can
-// a repetition be unavoidable.
+// The trie nodes of tokens that continue the value at risk with the text of an earlier element. Other tokens make the value different from
+// all earlier elements.
 std::vector<int32_t> Parse::along_earlier(const Risk& risk) const {
   const auto nodes = grammar_.vocabulary->all.nodes();
   Strings strings;

@@ -14,7 +14,7 @@ namespace {
 constexpr int64_t kLooksMax = 2048;           // leaf places examined per token
 constexpr int64_t kLooksOfStepMax = 200'000;  // leaf places examined per step
 
-// Equal numbers get the same form.
+// Writes equal numbers in the same form.
 Json canonical(Json value) {
   if (value.is_number_float()) {
     const double d = value.get<double>();
@@ -92,8 +92,8 @@ Parse::TraceId Parse::counted(TraceId trace, const Program::Call& call, size_t s
   return static_cast<TraceId>(traces_.size()) - 1;
 }
 
-// Adds a leaf with these texts that replaces `leaf` after the elements of `trace`. Callers look for an
-// existing one first.
+// Adds a leaf with `texts` that replaces `leaf` after the elements of `trace`. Callers first look for an
+// existing entry of extra_.
 int32_t Parse::add_extra(int32_t leaf, TraceId trace, int32_t to, const std::vector<std::string>& texts) {
   (void)work_->spend(static_cast<int64_t>(256 * texts.size()));
   extra_.push_back(std::make_shared<const Leaf>(texts_leaf(texts)));
@@ -119,7 +119,7 @@ std::optional<int32_t> Parse::leaf_without(const Program::Call& call, TraceId tr
   const Program& program = grammar_.program;
   const auto& values = program.values[static_cast<size_t>(index)];
   auto used = values_of(trace);
-  std::unordered_map<uint64_t, bool> leads_on;  // by kind of value
+  std::unordered_map<uint64_t, bool> leads_on;  // by kind (Program::kinds): whether the rule can end after a value of the kind
   for (size_t i = 0; i < values.size(); ++i) {
     if (!used.insert(values[i]).second) continue;
     const auto [known, is_new] = leads_on.try_emplace(program.kinds.at(values[i]), true);
@@ -178,7 +178,7 @@ bool Parse::has_other(const Leaf& l, Leaf::Place at, TraceId trace, std::string*
     text->pop_back();
     return has;
   };
-  // Tries the end of a string first, and large digits before zeros, which add nothing to a fraction.
+  // Tries the closing quote first. Tries large bytes before small ones, because trailing zeros do not change a fraction.
   if (try_byte('"')) return true;
   for (int byte = 255; byte >= 0; --byte)
     if (byte != '"' && try_byte(static_cast<uint8_t>(byte))) return true;

@@ -41,7 +41,7 @@ namespace {
 
 using Arrows = std::vector<std::vector<ArrowInto>>;
 
-// The reversed edges of the calls that `may` allows. Counted calls weigh 1.
+// The reversed edges of the calls that `may` allows. Counted calls have weight 1, other edges 0.
 Arrows reversed(const std::vector<Program::State>& states, const auto& may) {
   Arrows out(states.size());
   for (size_t s = 0; s < states.size(); ++s) {
@@ -65,15 +65,15 @@ std::vector<int32_t> fewest(const std::vector<Program::State>& states, const Arr
 
 }  // namespace
 
-// A rule is productive if a path from its start to a final state uses only productive rules and leaves and has enough counted calls. Each
-// newly productive rule opens the calls to it, and shorter paths spread from there. So long chains of rules need no repeated passes.
+// A rule is productive if some path from its start to a final state calls only productive rules and leaves, with at most `most` counted
+// calls. When a rule becomes productive, only the states that call it are updated, so long chains of rules need no repeated passes.
 std::vector<uint8_t> Program::productive_rules(Work* work) const {
   struct Arrow {
     int32_t from, to, weight;
   };
   std::vector<uint8_t> known(rules.size());
-  std::vector<std::vector<Arrow>> into(states.size()),
-      calls_of(rules.size());  // the callee is productive; not known to be productive yet
+  std::vector<std::vector<Arrow>> into(states.size()),  // usable edges, by target state
+      calls_of(rules.size());                           // calls by callee; they become usable when the callee is found productive
   std::vector<int32_t> needs(states.size(), kNoBound);
   std::vector<int32_t> rule_at(states.size(), -1);  // by start state
   std::deque<int32_t> todo;
@@ -140,7 +140,7 @@ void Program::set_nullable(Work* work) {
   }
 }
 
-// For states of counting rules. If a loop contains a counted call, there is no maximum.
+// Sets `needs` of all states and `offers` of the states of counting rules. If a loop contains a counted call, there is no maximum.
 void Program::set_counts(Work* work) {
   const auto all = [](const Call&) { return true; };
   const auto needs = fewest(states, reversed(states, all));
@@ -148,7 +148,7 @@ void Program::set_counts(Work* work) {
   std::vector<std::vector<int32_t>> states_of(rules.size());
   for (size_t s = 0; s < states.size(); ++s)
     states_of[static_cast<size_t>(states[s].rule)].push_back(static_cast<int32_t>(s));
-  // A path without loops has at most as many counted calls as states, so a larger offer implies a loop.
+  // A path without loops has at most as many counted calls as states, so a larger maximum means that the path has a loop.
   for (size_t r = 0; r < rules.size(); ++r) {
     if (!rules[r].counted()) continue;
     const std::vector<int32_t>& own = states_of[r];
@@ -171,7 +171,8 @@ void Program::set_counts(Work* work) {
   }
 }
 
-// Arrays and objects that must be new and have few values become leaves, so that used values can be left out.
+// If a call must produce a new array or object and has few possible values, it calls a leaf of these values instead, so that used values can
+// be left out.
 void Program::list_few(Work* work) {
   constexpr int64_t kCountedMax = 1024;
   std::unordered_map<Callee, Callee> listed;
@@ -195,7 +196,7 @@ void Program::list_few(Work* work) {
   limit_by_values(counts);
 }
 
-// A rule whose calls all need new values of the same kinds has at most as many calls as there are values.
+// If all counted calls of a rule start in one state and need new values, the rule makes at most as many calls as there are values.
 void Program::limit_by_values(const std::unordered_map<Callee, int64_t>& counts) {
   struct Supply {
     int32_t state = -1;

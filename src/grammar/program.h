@@ -72,7 +72,7 @@ struct Program {
   std::vector<LeafPointer> leaves;
   // By leaf: hashes of all its values. Empty: no call that needs a new value has this leaf, or it has too many values.
   std::vector<std::vector<uint64_t>> values;
-  // The kind of each such value: values of one kind belong to the same leaves.
+  // By hash in `values`: the kind of the value. Two values have the same kind if the same leaves have them.
   std::unordered_map<uint64_t, uint64_t> kinds;
   Callee root = 0;       // a rule
   bool refuses = false;  // the end of some rule's value may be rejected: by a check, or because the value is

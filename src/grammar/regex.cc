@@ -82,7 +82,7 @@ class Builder {
     return {};
   }
 
-  // The texts of `before`, followed by a rest that must satisfy both the look-ahead and the remaining parts.
+  // The texts of the parts before the first look-ahead, followed by texts that match both the look-ahead and the remaining parts.
   Result<Dfa> sequence(const Parts& parts, bool lead, bool tail) {
     const auto look = std::find_if(parts.begin(), parts.end(),
                                    [](const Pointer& p) { return p->kind == Kind::kLookAhead; });
@@ -117,7 +117,7 @@ class Builder {
     if (lead) anything(from);
     for (const Pointer& part : parts) from = add(part, from);
     if (tail) {
-      // A separate state: a look-ahead's end at the start of the text must not become an entry to the loop.
+      // The loop has a state of its own, so that only a match of the last part can enter it.
       const int32_t loop = nfa_.add_state();
       nfa_.add_empty(from, loop);
       anything(from = loop);
@@ -191,7 +191,7 @@ class Builder {
     const int32_t to = nfa_.add_state();
     nfa_.add_empty(from, to);
     for (int64_t i = node.least; i < node.most && nfa_.states.size() <= kNfaStatesMax; ++i) {
-      // A separate state: a part that begins with a loop must not be entered from elsewhere.
+      // Each repetition has a start state of its own. If the part begins with a loop, no other path can enter that loop.
       const int32_t start = nfa_.add_state();
       nfa_.add_empty(from, start);
       from = add(part, start);

@@ -17,7 +17,7 @@ enum class RegexMatch : uint8_t {
   kSearch,  // some part of the text, as in the keyword "pattern"
 };
 
-// An expression that only repeats a character class, such as ^[a-z]{1,4000}$. A counter beside the automaton keeps the automaton small.
+// An expression that only repeats a character class, such as ^[a-z]{1,4000}$. A counter in place of 4000 copies keeps the automaton small.
 struct RepeatedClass {
   CharSet chars;
   int64_t least, most;  // most < 0: no limit
@@ -32,7 +32,7 @@ class Regex {
   // kTooLarge: too many states, or the budget is spent. kInvalidArgument: unsupported syntax.
   static constexpr Code kTooLarge = Code::kOutOfMemory;
   Result<Dfa> dfa(RegexMatch match, Bound bound, Work* work) const;
-  // The class and counts of an expression of the form ^C{m,n}$; for kSearch.
+  // The class and counts of an expression of the form ^C{m,n}$, where RegexMatch is kSearch; nullopt for other expressions.
   std::optional<RepeatedClass> repeated_class(Bound bound) const;
 
   struct Node;

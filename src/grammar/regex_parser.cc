@@ -22,7 +22,7 @@ bool is_letter(char32_t c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 
 
 Pointer make(Node node) { return std::make_shared<const Node>(std::move(node)); }
 
-// A character class with both of its bounds.
+// A character class: its inner and its outer set (Bound).
 struct Class {
   CharSet sets[2];
   static Class of(char32_t c) {
@@ -373,7 +373,8 @@ class Parser {
     return negative ? out.complement() : out;
   }
 
-  // Reads one member of a class. `single`: it is one character, now in last_single_; single_char_ has the previous one.
+  // Reads one member of a class. Sets *single to false if the member is itself a class. Otherwise last_single_ has its character, and
+  // single_char_ the character of the previous member.
   Class member(bool* single) {
     single_char_ = last_single_;
     if (ahead() != '\\') {

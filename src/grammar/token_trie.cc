@@ -7,7 +7,7 @@
 namespace sluice {
 namespace {
 
-// Masks count plain tokens up to this length exactly; longer ones are rare.
+// Longer tokens are not treated as plain. They are rare.
 constexpr size_t kCharsMax = 64;
 
 // The number of characters of a plain token; -1 if the token is not plain.
@@ -36,7 +36,7 @@ TokenTrie::TokenTrie(const Tokenizer& tokenizer, std::vector<int32_t> tokens)
     const auto x = tokenizer.piece(a), y = tokenizer.piece(b);
     return x != y ? x < y : a < b;
   });
-  std::vector<int32_t> open;  // from the root's child to the last node
+  std::vector<int32_t> open;  // the path from the root's child to the last node
   std::string_view before;
   const auto close_to = [&](size_t depth) {
     for (; open.size() > depth; open.pop_back())

@@ -51,7 +51,7 @@ struct Vocabulary {
   int64_t words;  // per mask
   int32_t end;    // the token that ends a text
   TokenTrie all;
-  // The tree of all tokens that are not plain. Plain tokens, most of a vocabulary, are whole characters that JSON does not escape.
+  // The tree of all tokens that are not plain. A plain token, as most tokens are, consists of whole characters that JSON does not escape.
   TokenTrie not_plain;
   // At index i: the plain tokens of at most i characters. The last entry has all plain tokens.
   std::vector<TokenBits> plain;

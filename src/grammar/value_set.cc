@@ -9,7 +9,7 @@ namespace {
 
 void append_part(const std::string& key, std::string* out) { *out += std::to_string(key.size()) + ':' + key; }
 
-// The same text for equal values, and different texts for different values.
+// Returns the same text for equal values, and different texts for different values.
 std::string key_of(const Json& value) {
   if (value.is_string()) return '"' + value.get_ref<const std::string&>();
   if (value.is_number()) {

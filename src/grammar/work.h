@@ -1,4 +1,4 @@
-// A step budget for one compilation or one mask. Steps are counted instead of time, so a text fails on every machine or on none.
+// A step budget for one compilation or one mask. It counts steps instead of time, so an input that exceeds it does so on every machine.
 #pragma once
 #include <cstdint>
 #include <stop_token>

@@ -29,7 +29,7 @@ std::string host_name(std::string_view host) {
 }
 
 bool is_address(const std::string& host) {
-  in6_addr bytes;  // the larger of the two address types
+  in6_addr bytes;  // large enough for IPv4 and IPv6 addresses
   return inet_pton(AF_INET, host.c_str(), &bytes) == 1 ||
          inet_pton(AF_INET6, host.substr(0, host.find('%')).c_str(), &bytes) == 1;
 }
@@ -37,7 +37,7 @@ bool is_address(const std::string& host) {
 bool is_letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
-// "a.example", "10.0.0.1", "[::1]".
+// Accepts for example "a.example", "10.0.0.1" and "[::1]".
 bool is_host(const std::string& host) {
   if (is_address(host)) return true;
   const auto plain = [](char c) { return is_letter(c) || is_digit(c) || c == '.' || c == '-' || c == '_'; };
@@ -45,7 +45,7 @@ bool is_host(const std::string& host) {
          host.find("..") == host.npos;
 }
 
-// What may follow a host: nothing, or ":" and a number.
+// Whether `text` may follow a host: nothing, or ":" and a number.
 bool is_port(std::string_view text) {
   return text.empty() || (text.size() > 1 && text[0] == ':' &&
                           std::all_of(text.begin() + 1, text.end(), [](char c) { return is_digit(c); }));
@@ -148,7 +148,7 @@ bool Access::authorized(const HttpRequest& request) const {
   constexpr std::string_view kScheme = "bearer ";
   const std::string& header = request.authorization;
   if (header.size() < kScheme.size() || lower(header.substr(0, kScheme.size())) != kScheme) return false;
-  bool known = false;  // compares all keys, so that the time does not depend on the match
+  bool known = false;  // the loop compares all keys, so that its time does not depend on which key matches
   for (const std::string& key : options_.api_keys)
     known |= same_secret(key, std::string_view(header).substr(kScheme.size()));
   return known;
@@ -157,7 +157,7 @@ bool Access::authorized(const HttpRequest& request) const {
 std::optional<ApiError> Access::check_host(const HttpRequest& request) const {
   if (!options_.api_keys.empty() || request.host.empty() || has(options_.allowed_hosts, "*")) return {};
   const std::string host = host_name(request.host);
-  // Such names resolve only in the local network, so no foreign page can have one.
+  // Names without a dot and names below "localhost" resolve only locally, so no page from the internet can have such a name.
   const bool local = host.find('.') == host.npos || host.ends_with(".localhost");
   if (local || is_address(host) || host == host_name(options_.host) || has(options_.allowed_hosts, host))
     return {};
@@ -178,7 +178,7 @@ HttpHeaders Access::headers_for(const HttpRequest& request) const {
   if (options_.allowed_origins.empty()) return {};
   const bool any = has(options_.allowed_origins, "*");
   HttpHeaders out;
-  if (!any) out.emplace_back("Vary", "Origin");  // tells caches that the answer depends on it
+  if (!any) out.emplace_back("Vary", "Origin");  // tells caches that the answer depends on the Origin header
   if (!allows_origin(request.origin)) return out;
   out.emplace_back("Access-Control-Allow-Origin", any ? "*" : request.origin);
   out.emplace_back("Access-Control-Expose-Headers", "x-request-id, Retry-After");

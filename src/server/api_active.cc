@@ -1,5 +1,5 @@
-// Running requests: takes their tokens and sends the events to the clients. Work that grows with an answer runs on workers, because one
-// answer may have millions of log probabilities and a busy loop delays all requests.
+// Running requests: adds the engine's tokens to their answers and sends the events to the clients. Large pieces of work run on workers,
+// because one answer may have millions of log probabilities, and while the loop writes them, all other requests wait.
 #include "server/api_active.h"
 
 #include <algorithm>
@@ -15,9 +15,9 @@
 namespace sluice {
 namespace {
 
-// Scores that the loop writes itself before it hands further work to workers; they take a few milliseconds.
+// A score is one log probability to write as JSON. After this many scores per step, which take a few milliseconds, work goes to workers.
 constexpr int64_t kLoopWork = 8192;
-// Work of this size stays on the loop, so that small answers never wait for large ones.
+// Work of at most this many scores always runs on the loop, so that small answers never wait for large ones.
 constexpr int64_t kSmallWork = 1024;
 constexpr int64_t kBytesOfScore = 64;      // size of a score in JSON
 constexpr int64_t kKeptBytesOfScore = 24;  // size of a score in memory, including its share of the token's
@@ -28,7 +28,7 @@ double seconds_between(Clock::time_point from, Clock::time_point to) {
   return std::chrono::duration<double>(to - from).count();
 }
 
-// Never fits, so the client must not retry.
+// Status 400, because a retry cannot help: the request has more choices than the engine and its queue can hold.
 ApiError too_many(int64_t found, int64_t most, const SettingNames& names) {
   return {.message = "n: wanted at most " + std::to_string(most) +
                      " choices of all prompts, the capacity of the engine and its queue (" +
@@ -121,7 +121,7 @@ void ApiServer::begin(const Exchange& exchange, Clock::time_point arrived, Serve
 
 void ApiServer::enter(const std::shared_ptr<Active>& active, std::vector<QueuedSequence> sequences) {
   active_.insert(active);
-  touched_.reserve(active_.size());  // so that take() never allocates for it
+  touched_.reserve(active_.size());  // so that take() can add requests without allocating
   for (const QueuedSequence& s : sequences) by_ticket_[s.ticket] = active;
   if (!engine_.submit(std::move(sequences))) {
     forget(active);
@@ -155,7 +155,7 @@ void ApiServer::take(StepReport* report) {
     active->touched = true;
     if (!has_memory_for([&] { take_token(active, std::move(token), report->at); })) fail_for_memory(active);
   }
-  // All events of a step go into one write: see HttpExchange::write().
+  // All events of a step go into one HttpExchange::write(), because a client may fall behind by one write of any size.
   for (const auto& active : touched_) {
     active->touched = false;
     if (active_.contains(active) && !has_memory_for([&] { send(active.get()); })) fail_for_memory(active);
@@ -340,7 +340,7 @@ void ApiServer::abandon(const std::shared_ptr<Active>& active, ClientLoss how) n
   if (!told) forget_surely(active);
 }
 
-// Until the engine knows, it keeps generating tokens for a lost client. So this retries until there is memory.
+// Retries until there is memory, because the engine generates tokens for a lost client until its sequences are cancelled.
 void ApiServer::forget_surely(const std::shared_ptr<Active>& active) noexcept {
   surely([&] { forget(active); });
 }
@@ -358,7 +358,7 @@ void ApiServer::forget(const std::shared_ptr<Active>& active) {
   destroy(active.get());
 }
 
-// Ends the answers that keep most bytes. An ended answer no longer counts, although a worker may still own it for a while.
+// Ends the answers that keep the most bytes until the rest is within the limit. An ended answer does not count, even while a worker owns it.
 void ApiServer::bound_answers() {
   const auto bytes = [](const std::shared_ptr<Active>& a) { return a->fault ? int64_t{0} : a->kept_bytes(); };
   int64_t all = 0;

@@ -1,4 +1,4 @@
-// Dispatches requests and answers the short ones at once; api_server.cc handles the others.
+// Dispatches requests to endpoints. Requests without the engine and without large bodies are answered here; api_server.cc handles the others.
 #include <algorithm>
 #include <utility>
 
@@ -50,9 +50,9 @@ std::optional<ApiError> ApiServer::check(const HttpRequest& request, const Endpo
   const auto named = [&](const Endpoint& e) {
     const std::string_view path = e.path, asked = request.path;
     if (!path.ends_with('/') || path == "/") return asked == path;
-    // Other servers have these routes under /v1/responses/; the last word is not an id.
+    // In other servers these are routes of their own, so "input_tokens" and "compact" are not ids of responses.
     if (asked == "/v1/responses/input_tokens" || asked == "/v1/responses/compact") return false;
-    // A name follows the path. Names of models may contain slashes.
+    // A name must follow the path. Only names of models may contain slashes.
     return asked.size() > path.size() && asked.starts_with(path) &&
            (e.route == Route::kModel || asked.find('/', path.size()) == std::string_view::npos);
   };
@@ -107,7 +107,7 @@ void ApiServer::respond(const Exchange& exchange, const ApiError& error, const s
   respond(exchange, std::move(response));
 }
 
-// If there is no memory for the error either, the connection is closed.
+// Answers with an error. If there is no memory even for the error, the connection is closed.
 void ApiServer::refuse_for_memory(const Exchange& exchange) noexcept {
   if (!has_memory_for([&] { respond(exchange, no_memory()); })) exchange->drop();
 }
@@ -142,7 +142,7 @@ void ApiServer::answer_model(const std::string& name, const Exchange& exchange) 
   respond(exchange, HttpResponse{.body = model_json(name, created_, model_.max_model_len())});
 }
 
-// The value of "name=" in a query.
+// The value of the parameter `name` in a query.
 static std::optional<std::string_view> query_value(std::string_view query, std::string_view name) {
   for (size_t at = 0; at < query.size();) {
     const size_t end = std::min(query.find('&', at), query.size());

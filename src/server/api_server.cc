@@ -15,8 +15,8 @@ namespace sluice {
 namespace {
 
 constexpr int kWorkers = 2;
-constexpr int64_t kStoredBytes = 64 << 20;  // of stored responses
-constexpr int64_t kSmallBody = 64 << 10;    // bodies up to this size parse in about a millisecond
+constexpr int64_t kStoredBytes = 64 << 20;  // limit of all stored responses together
+constexpr int64_t kSmallBody = 64 << 10;    // a body of at most this size is parsed in about a millisecond
 
 double seconds_between(Clock::time_point from, Clock::time_point to) {
   return std::chrono::duration<double>(to - from).count();
@@ -33,11 +33,11 @@ struct ApiServer::Job {
   HttpRequest request;
   const Exchange exchange;
   std::stop_source stop;
-  // The result: an error, an answer, or input for the engine. Empty: memory ran out, or the request is over.
+  // The result: an error, an answer's JSON, or input for the engine. monostate: memory ran out, or the client disconnected.
   std::variant<std::monostate, ApiError, std::string, ServedModel::Prepared> outcome;
 };
 
-// Turns an exception into an error of this request alone.
+// Runs `f`. If it throws, only this request fails.
 template <class F>
 void ApiServer::Job::attempt(F&& f) noexcept {
   const auto try_it = [&] {
@@ -190,7 +190,7 @@ void ApiServer::check_time() {
   if (active_.empty()) http_->stop();
 }
 
-// Requests that have not started are rejected; running ones get the grace period.
+// Requests that have not started are rejected; running requests get the grace period.
 void ApiServer::on_signal() {
   if (drain_until_) return;
   drain_until_ = Clock::now() + std::chrono::duration_cast<Clock::duration>(

@@ -1,4 +1,4 @@
-// The endpoints of the API: dispatches requests and tracks each one until its answer is written.
+// The endpoints of the API. ApiServer dispatches requests and tracks every request until its answer is written.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -26,12 +26,12 @@ namespace sluice {
 
 struct ApiOptions {
   AccessOptions access = {};  // /health, /version and the page need no key
-  int64_t max_queue = 1024;   // sequences that wait for the engine
-  int64_t max_stored = 1024;  // stored answers of /v1/responses
+  int64_t max_queue = 1024;   // limit of sequences that wait for the engine
+  int64_t max_stored = 1024;  // limit of stored answers of /v1/responses
   // Seconds from the arrival of a request to the end of its answer; 0: no limit.
   double request_timeout = 0;
   double drain_seconds = 30;                    // grace period for running requests at shutdown
-  int64_t max_answer_bytes = int64_t{1} << 30;  // limit of all kept log probabilities together
+  int64_t max_answer_bytes = int64_t{1} << 30;  // limit of the log probabilities of all unfinished answers
   LogFormat log = LogFormat::kText;
   SettingNames names = {};
 };
@@ -70,7 +70,7 @@ class ApiServer final : public HttpService {
     kPage
   };
   struct Endpoint {
-    const char *path, *methods;  // a path that ends with "/" matches that path plus a name
+    const char *path, *methods;  // a path that ends with "/" must be followed by a name
     Route route;
   };
   static const Endpoint kEndpoints[];
@@ -86,7 +86,7 @@ class ApiServer final : public HttpService {
   void respond(const Exchange& exchange, const ApiError& error, const std::string& allowed = "");
   void refuse_for_memory(const Exchange& exchange) noexcept;
 
-  // Prepares the request on workers, in up to two steps, and then continues on the loop.
+  // Prepares the request on workers (parsing and tokenizing, then compiling a grammar if needed) and continues on the loop.
   void answer_later(Route route, HttpRequest request, const Exchange& exchange);
   void prepare(const std::shared_ptr<Job>& job, std::stop_token stop) noexcept;    // on a worker
   void constrain(const std::shared_ptr<Job>& job, std::stop_token stop) noexcept;  // on a worker
@@ -118,14 +118,14 @@ class ApiServer final : public HttpService {
   void forget_surely(const std::shared_ptr<Active>& active) noexcept;
   void destroy(Active* active) noexcept;
   void log_end(const Active& active, const std::string& how);
-  // Runs `work` on a worker, which owns the answer meanwhile; then runs `then` on the loop.
+  // Runs `work` on a worker, which owns the answer until `work` ends; then runs `then` on the loop.
   void send_away(const std::shared_ptr<Active>& active, std::function<void()> work,
                  std::function<void()> then);
   void take_home(const std::shared_ptr<Active>& active, bool done,
                  const std::function<void()>& then) noexcept;
-  void go_on(const std::shared_ptr<Active>& active);  // takes the tokens that arrived meanwhile
+  void go_on(const std::shared_ptr<Active>& active);  // adds the tokens that arrived while a worker owned the answer
   template <class Work>
-  void post(const Work& work) noexcept {  // to the loop; copying `work` must not throw
+  void post(const Work& work) noexcept {  // runs `work` on the loop; copying `work` must not throw
     surely([&] { http_->post(work); });
   }
 
@@ -146,11 +146,11 @@ class ApiServer final : public HttpService {
   std::unordered_set<std::shared_ptr<Active>> active_;
   std::vector<std::shared_ptr<Active>> touched_;  // requests that got tokens in the current step
   bool draft_fault_logged_ = false;
-  int64_t work_ = 0;  // scores written by the loop since it last handled other events
-  // These are destroyed first, in reverse order: their threads post work that uses the members above.
+  int64_t work_ = 0;  // scores that the loop has written since the last step or the last result of a worker
+  // The members below are destroyed first, because their threads post work that uses the members above.
   EngineThread engine_;
-  WorkPool answer_workers_;  // large parts of answers
-  WorkPool slow_workers_;    // large bodies and grammars; small requests do not wait behind them
+  WorkPool answer_workers_;  // for large parts of answers
+  WorkPool slow_workers_;    // for large bodies and grammars, so that small requests do not wait for them
   WorkPool workers_;
 };
 

@@ -82,8 +82,8 @@ void EngineThread::run() {
     if (!has_memory_for(make_step)) fail_all_for_memory(&report);
     if (!report.started.empty() || !report.tokens.empty() || !report.faults.empty())
       deliver_(std::move(report));
-    // Sent after the last tokens have been delivered, because the engine waits for its steps in flight.
-    (void)has_memory_for(note);  // on failure the counts stay as they were
+    // Only after the last tokens are delivered, because reading the counts waits for the engine's steps in flight.
+    (void)has_memory_for(note);  // if memory runs out, the previous counts stay
   }
 }
 
@@ -93,7 +93,7 @@ bool EngineThread::wait_for_work() {
   return !end_;
 }
 
-// Cancels first, because that frees places.
+// Cancels sequences first, because that frees places in the engine's batch.
 void EngineThread::admit(StepReport* report) {
   std::vector<Ticket> cancelled;
   {
@@ -141,7 +141,7 @@ void EngineThread::step(StepReport* report) {
     fail_all(tokens.status(), report);
     return note_load(false);
   }
-  report->tokens.reserve(tokens.value().size());  // so that a finished request never loses its last token
+  report->tokens.reserve(tokens.value().size());  // an allocation below could fail and lose a request's last token
   for (GeneratedToken& token : tokens.value()) {
     const auto found = ticket_of_.find(token.request);
     if (found == ticket_of_.end()) continue;
@@ -158,7 +158,7 @@ void EngineThread::ask_expert_counts_in_time() {
   const auto now = std::chrono::steady_clock::now();
   if (now - expert_counts_asked_ < kExpertCountsEvery) return;
   expert_counts_asked_ = now;
-  (void)engine_.ask_expert_counts();  // a busy engine only sets a flag
+  (void)engine_.ask_expert_counts();  // sets only a flag while the engine is busy
 }
 
 void EngineThread::note_expert_counts() {
@@ -167,7 +167,7 @@ void EngineThread::note_expert_counts() {
   load_.experts = engine_.expert_counts();
 }
 
-// Reports the requests whose filter failed.
+// Reports the requests whose token filter failed.
 void EngineThread::fail_some(StepReport* report) {
   for (FailedRequest& failed : engine_.take_failed()) {
     const auto found = ticket_of_.find(failed.request);
@@ -178,7 +178,7 @@ void EngineThread::fail_some(StepReport* report) {
   }
 }
 
-// The engine names at most one request, and after a device fault no sequence can be trusted to continue.
+// Fails all sequences, because after a device fault none of them can continue.
 void EngineThread::fail_all(const Status& status, StepReport* report) {
   for (const auto& [id, ticket] : ticket_of_) {
     engine_.cancel(id);
@@ -188,7 +188,7 @@ void EngineThread::fail_all(const Status& status, StepReport* report) {
   id_of_.clear();
 }
 
-// The step is lost, and its progress is unknown.
+// Fails all sequences: memory ran out during a step, and it is unknown how far the step got.
 void EngineThread::fail_all_for_memory(StepReport* report) {
   const auto fail = [&] {
     StepReport failed;
@@ -220,7 +220,7 @@ void EngineThread::note_load(bool healthy) {
   load_.steps = engine_.steps();
   load_.drafts_most = engine_.speculation().num_speculative_tokens;
   if (load_.drafts_most > 0) load_.drafts = engine_.draft_counts();
-  // Reuses memory unless a kernel is new.
+  // Allocates only if a kernel has run for the first time.
   (void)has_memory_for([&] { load_.kernels = engine_.kernel_runs(); });
   load_.experts = engine_.expert_counts();
   load_.healthy = healthy;

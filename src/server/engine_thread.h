@@ -1,4 +1,4 @@
-// The thread that steps the engine. Sequences arrive through a bounded queue; tokens leave once per step.
+// The thread that steps the engine. Sequences arrive through a bounded queue, and the tokens of each step are delivered in one StepReport.
 #pragma once
 #include <chrono>
 #include <condition_variable>
@@ -23,7 +23,7 @@ class Engine;
 
 namespace sluice {
 
-using Ticket = uint64_t;  // the caller's number of a sequence
+using Ticket = uint64_t;  // identifies a sequence; chosen by the caller
 
 struct QueuedSequence {
   Ticket ticket = 0;
@@ -53,36 +53,36 @@ struct EngineLoad {
   int64_t running = 0, waiting = 0;
   int64_t pages = 0, free_pages = 0;
   int64_t preemptions = 0, steps = 0;
-  int64_t prefix_queries = 0, prefix_hits = 0;  // prompt tokens looked up, and prefix cache hits
-  KernelRuns kernels = {};                      // of all steps
+  int64_t prefix_queries = 0, prefix_hits = 0;  // prompt tokens looked up in the prefix cache, and those found
+  KernelRuns kernels = {};                      // in all steps so far
   MaskCounts masks = {};
   std::optional<DraftCounts> drafts = {};  // with speculative decoding
-  int64_t drafts_most = 0;                 // of one sequence in one step
+  int64_t drafts_most = 0;                 // maximum draft tokens per sequence and step
   bool healthy = true;                     // the last step succeeded
-  // At most slightly more than a second old, or taken when the engine became idle. Null: experts are not counted.
+  // Expert counts, about one second old at most, or from when the engine became idle. Null: experts are not counted.
   std::shared_ptr<const ExpertCounts> experts = {};
 };
 
-// Tickets are unique. Every accepted sequence ends with a last token, whose `finish` gives the reason, or with a fault. A cancelled
+// Tickets must be unique. Every accepted sequence ends with a token whose `finish` gives the reason, or with a fault. After cancel(), a
 // sequence gets at most the tokens that were already in flight.
 class EngineThread {
  public:
   // Called on the engine's thread. It must neither block nor throw.
   using Deliver = std::function<void(StepReport)>;
 
-  // `engine` must outlive this object. Other threads must not use the engine meanwhile.
+  // `engine` must outlive this object. No other thread may use the engine while this object exists.
   EngineThread(Engine& engine, int64_t max_queue, Deliver deliver);
   ~EngineThread();  // waits for the step in flight
   EngineThread(const EngineThread&) = delete;
   EngineThread& operator=(const EngineThread&) = delete;
 
-  // Thread-safe. Accepts all sequences; or none, if they do not fit (returns false) or memory is exhausted (throws std::bad_alloc).
+  // Thread-safe. Accepts all sequences or none: returns false if they do not fit, and throws std::bad_alloc if memory is exhausted.
   bool submit(std::vector<QueuedSequence> sequences);
   // Takes effect before the next step; ignores tickets that have ended.
   void cancel(const std::vector<Ticket>& tickets);
   EngineLoad load() const;
-  int64_t places() const;  // sequences that submit() accepts now without queueing any
-  // Sequences that submit() accepts when idle.
+  int64_t places() const;  // how many sequences submit() would pass to the engine now without queueing any
+  // How many sequences submit() accepts when the engine and the queue are empty.
   int64_t capacity() const { return max_queue_ + max_running_; }
 
  private:
@@ -104,11 +104,11 @@ class EngineThread {
   mutable std::mutex mutex_;
   std::condition_variable wake_;
   // Guarded by the mutex.
-  std::list<QueuedSequence> waiting_;  // a list, because splicing needs no memory
+  std::list<QueuedSequence> waiting_;  // a list, because splicing does not allocate
   std::vector<Ticket> cancelled_;
   EngineLoad load_;
   bool end_ = false;
-  // Used only by the engine's thread: sequences about to enter the engine, and both maps of those inside.
+  // Used only by the engine's thread. admitted_: sequences about to enter the engine. The maps cover the sequences in the engine.
   std::list<QueuedSequence> admitted_;
   std::unordered_map<int64_t, Ticket> ticket_of_;
   std::unordered_map<Ticket, int64_t> id_of_;

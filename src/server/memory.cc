@@ -12,7 +12,7 @@ constexpr std::chrono::milliseconds kPause{1};
 thread_local SteadyClock::duration patience{0};
 thread_local SteadyClock::time_point refused_first, refused_last;
 
-// Called by operator new until an allocation succeeds. Throws when the patience ends.
+// The new-handler: operator new calls it and retries until the allocation succeeds. Throws after `patience`.
 void wait_for_memory() {
   const auto now = SteadyClock::now();
   if (now - refused_last > 50 * kPause) refused_first = now;  // a new allocation, not a retry
@@ -29,7 +29,7 @@ void be_patient_for_memory(std::chrono::milliseconds most) {
 }
 
 void need_memory_for_json(std::string_view text) {
-  // The memory of a value in an array or object, including the temporary growth of its container.
+  // Upper limit of the memory of one value in an array or object, including its share of the container while the container grows.
   constexpr size_t kBytesOfValue = 256;
   size_t values = 1;
   bool inside = false;
@@ -39,7 +39,7 @@ void need_memory_for_json(std::string_view text) {
     if (c == '"') inside = !inside;
     values += !inside && (c == ',' || c == '[' || c == '{') ? 1 : 0;
   }
-  // Calls operator new by name: a new-expression could be optimized away. No page is touched.
+  // A new-expression could be optimized away, so this calls operator new by name. The memory is never written, so no page is used.
   void* room = ::operator new(values* kBytesOfValue);
   ::operator delete(room);
 }

@@ -1,4 +1,4 @@
-// Handles refused allocations, under `ulimit -v` or a container's limit: one request fails, and the others continue.
+// Handles failed allocations, for example under `ulimit -v` or a container's limit. One request fails, and the others continue.
 #pragma once
 #include <chrono>
 #include <new>
@@ -20,18 +20,18 @@ bool has_memory_for(F&& f) {
   }
 }
 
-// Runs `f` again until it finds memory. For work that must not be lost and needs little memory.
+// Repeats `f` until it does not throw std::bad_alloc. For work that must not be lost and needs little memory.
 template <class F>
 void surely(F&& f) noexcept {
   while (!has_memory_for(f)) std::this_thread::sleep_for(std::chrono::milliseconds(10));
 }
 
-// From now on, refused allocations of this thread are retried for up to `most`. On threads that do not call this, an allocation fails
-// at once; so a request that needs too much memory fails early and frees its memory.
+// From now on, this thread's failed allocations are retried for up to `most`. On threads that do not call this function an allocation fails
+// immediately, so that a request that needs too much memory fails early and frees its memory.
 void be_patient_for_memory(std::chrono::milliseconds most);
 
-// Throws std::bad_alloc unless there is room to spare for the values of a JSON text. The destructor of these values allocates, and this
-// allocation must not fail.
+// Throws std::bad_alloc unless there is memory for the values of a JSON text, with room to spare: the JSON library allocates in the values'
+// destructor, where a failed allocation would end the process.
 void need_memory_for_json(std::string_view text);
 
 }  // namespace sluice

@@ -41,7 +41,7 @@ class Page {
     text_ +=
         name_ + suffix + "{" + label_ + (more.empty() ? "" : "," + more) + "} " + number_text(value) + "\n";
   }
-  // Takes numeric labels. A series may have thousands of samples, so this allocates nothing but text_.
+  // Adds a sample with numeric labels. A metric may have thousands of samples, so only text_ allocates.
   void sample(std::initializer_list<std::pair<std::string_view, int64_t>> numbered, int64_t value) {
     text_.append(name_).append("{").append(label_);
     for (const auto& [key, number] : numbered) {
@@ -60,7 +60,7 @@ class Page {
   void histogram(const std::string& name, const char* help, const Histogram& h) {
     histogram(name, help, h.bounds(), h.counts(), h.sum());
   }
-  // `counts` has one element more than `bounds`.
+  // `counts` has one element more than `bounds`, for the values above all bounds.
   void histogram(const std::string& name, const char* help, std::span<const double> bounds,
                  std::span<const int64_t> counts, double sum) {
     begin(name, "histogram", help);
@@ -138,7 +138,7 @@ void append_requests(Page* page, const std::string& p, const ServeMetrics& m) {
   page->histogram(p + "request_generation_tokens", "Tokens per answer.", m.generation_lengths);
 }
 
-// The busiest expert's tokens divided by the mean of all experts; 0 before the first token.
+// The number of tokens of the busiest expert, divided by the mean over all experts; 0 before the first token.
 double imbalance(std::span<const int64_t> tokens) {
   const int64_t all = std::accumulate(tokens.begin(), tokens.end(), int64_t{0});
   if (all == 0) return 0;

@@ -15,12 +15,12 @@ class Histogram {
   explicit Histogram(std::vector<double> bounds) : bounds_(std::move(bounds)), counts_(bounds_.size() + 1) {}
   void observe(double value);
   const std::vector<double>& bounds() const { return bounds_; }
-  // One count per bound, and a last one for values above all bounds.
+  // One count per bound, then one for the values above all bounds.
   const std::vector<int64_t>& counts() const { return counts_; }
   double sum() const { return sum_; }
 
  private:
-  std::vector<double> bounds_;  // ascending; a value belongs to the first bound that is not below it
+  std::vector<double> bounds_;  // ascending; a value is counted at the first bound that is >= the value
   std::vector<int64_t> counts_;
   double sum_ = 0;
 };

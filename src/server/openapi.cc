@@ -27,7 +27,7 @@ OrderedJson object(OrderedJson properties, OrderedJson required = OrderedJson::a
   return {{"type", "object"}, {"properties", std::move(properties)}, {"required", std::move(required)}};
 }
 
-// Every member may be null, which means the same as its absence.
+// Allows null for each of `properties`; null means the same as a missing member.
 OrderedJson optional(OrderedJson properties) {
   for (auto& [name, schema] : properties.items())
     schema = any_of(OrderedJson::array({std::move(schema), type("null")}));
@@ -106,8 +106,8 @@ OrderedJson function_fields() {
           {"strict", any_of(OrderedJson::array({type("boolean"), type("null")}))}};
 }
 
-// {"type": "json_schema", "json_schema": {"name", "schema"}}. A response has name and schema beside the type. A chat may have the schema
-// alone beside the type.
+// {"type": "json_schema", "json_schema": {"name", "schema"}}. In /v1/responses, "name" and "schema" stand beside "type" without the inner
+// object. In a chat, "schema" alone may stand beside "type".
 OrderedJson format(bool of_response) {
   const OrderedJson named = {{"name", {{"type", "string"}, {"pattern", "^[A-Za-z0-9_-]{1,64}$"}}},
                              {"schema", type("object")}};
@@ -237,7 +237,7 @@ OrderedJson response_request(const ApiLimits& limits) {
   return object(fields, {"input"});
 }
 
-// The members that every complete answer has.
+// The JSON schemas of all complete answers, by name.
 OrderedJson answers() {
   const OrderedJson error = object({{"message", type("string")},
                                     {"type", type("string")},
@@ -294,7 +294,7 @@ struct Operation {
   const char *path, *method, *id, *summary;
   const char* request;   // the name of a schema; null: no body
   const char* answer;    // the name of a JSON schema; null: text
-  bool streams = false;  // may answer with an event stream
+  bool streams = false;  // the answer may be an event stream
 };
 constexpr Operation kOperations[] = {
     {"/v1/chat/completions", "post", "createChatCompletion", "Generates the next message of a conversation",
@@ -326,7 +326,7 @@ OrderedJson operation_of(const Operation& o) {
       {"responses",
        {{"200", ok},
         {"default", {{"description", "An error"}, {"content", body_of("application/json", ref("Error"))}}}}}};
-  if (std::string_view(o.path) == "/health")  // the error has the same form
+  if (std::string_view(o.path) == "/health")  // its error has the same JSON schema as its success
     out["responses"]["503"] = {{"description", "The server cannot serve requests"}, {"content", content}};
   if (o.request)
     out["requestBody"] = {{"required", true}, {"content", body_of("application/json", ref(o.request))}};

@@ -22,7 +22,7 @@ HttpResponse page_response(std::string_view path) {
   if (path == "/page.js") type = "text/javascript; charset=utf-8", text = page::page_js;
   return {.content_type = type,
           .body = std::string(text),
-          .headers = {{"Cache-Control", "no-cache"},  // another server version may have another page
+          .headers = {{"Cache-Control", "no-cache"},  // after an update of the server the page may differ
                       {"Content-Security-Policy", kPolicy},
                       {"Referrer-Policy", "no-referrer"},
                       {"X-Content-Type-Options", "nosniff"}}};

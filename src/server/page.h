@@ -6,8 +6,8 @@
 
 namespace sluice {
 
-// `path` is "/", "/page.css" or "/page.js". Whatever text a model generates, the headers forbid the page to load anything from other
-// origins and to run other scripts.
+// `path` is "/", "/page.css" or "/page.js". The headers forbid the page to load anything from other origins and to run other scripts, no
+// matter what text a model generates.
 HttpResponse page_response(std::string_view path);
 
 }  // namespace sluice

@@ -10,7 +10,7 @@
 namespace sluice {
 namespace {
 
-// The field that holds the request's prompt.
+// The name of the field that has the request's prompt.
 const char* field_of(const ApiRequest& request) {
   return request.kind == ApiKind::kChat       ? "messages"
          : request.kind == ApiKind::kResponse ? "input"
@@ -61,14 +61,14 @@ std::optional<ApiError> ServedModel::check_length(int64_t tokens, const char* fi
   return too_long(std::to_string(tokens), field);
 }
 
-// Called before tokenizing. Rejects a text that cannot fit.
+// Called before tokenizing. Rejects a text that is too long for the model even at the most bytes per token.
 std::optional<ApiError> ServedModel::check_bytes(int64_t bytes, const char* field) const {
   const int64_t fewest = limit_.fewest_tokens(bytes);
   if (limit_.fits(fewest)) return {};
   return too_long(std::to_string(bytes) + " bytes, at least " + std::to_string(fewest), field);
 }
 
-// Checks the requested number of log probabilities. Answers without max_tokens pass, because their length is unknown.
+// Limits the log probabilities of one answer. Without max_tokens, only those of an echoed prompt count, because the answer's length is unknown.
 std::optional<ApiError> ServedModel::check_scores(const Prepared& prepared) const {
   const ApiRequest& request = prepared.request;
   const SamplingParams& s = request.sampling;
@@ -171,7 +171,7 @@ std::optional<ApiError> ServedModel::check_chat(ApiRequest* chat) const {
   if (can.thinking_switch)
     std::erase_if(chat->ignored, [](const std::string& field) { return is_thinking_field(field); });
   if (!chat->thinking) chat->thinking = options_.thinking;
-  if (!can.many_calls) chat->tools.parallel = true;  // the format makes at most one call anyway
+  if (!can.many_calls) chat->tools.parallel = true;  // nothing to forbid: the format has at most one call per answer
   return {};
 }
 
@@ -206,7 +206,7 @@ std::optional<ApiError> ServedModel::constrain(Prepared* prepared, const std::st
 Result<ServedModel::Prepared, ApiError> ServedModel::conversation(ApiRequest request) const {
   Prepared out{.request = std::move(request), .prompts = {}, .forced = {}, .sampling = {}};
   if (const auto error = make_prompt(&out)) return *error;
-  // The prompt now contains the conversation. Only a response that will be stored still needs it.
+  // The prompt now contains the conversation. It is only needed again if a response is to be stored.
   if (out.request.kind == ApiKind::kChat || !out.request.response.store) out.request.conversation = {};
   return finish(std::move(out));
 }

@@ -1,4 +1,4 @@
-// Turns requests into the engine's input: tokens, and sampling parameters with the model's defaults.
+// Turns requests into input for the engine: tokens, and sampling parameters completed by the model's defaults.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -28,8 +28,8 @@ class ServedModel {
     ApiRequest request;
     std::vector<std::vector<int32_t>> prompts;  // tokens
     std::vector<int32_t> forced;                // the last tokens of every prompt, which belong to the answer
-    SamplingParams sampling;      // complete, for the first choice; every further choice adds one to the seed
-    MakeFilter make_filter = {};  // none: the output is unconstrained
+    SamplingParams sampling;      // of choice 0, with all defaults; choice i adds i to the seed
+    MakeFilter make_filter = {};  // empty: the output is unconstrained
   };
   // These functions leave `make_filter` empty; constrain() sets it.
   Result<Prepared, ApiError> chat(std::string_view body) const;
@@ -37,7 +37,7 @@ class ServedModel {
   Result<Prepared, ApiError> completion(std::string_view body) const;
   // Whether constrain() compiles a grammar for the request.
   static bool compiles(const ApiRequest& request);
-  // Compiles the structure that the answer must match. Once `stop` is requested, gives up with an error that is not sent.
+  // Compiles the structure that the answer must match. Once `stop` is requested, gives up and returns an error, which nobody reads.
   std::optional<ApiError> constrain(Prepared* prepared, const std::stop_token& stop) const;
   Result<std::string, ApiError> tokenize(std::string_view body) const;    // returns JSON
   Result<std::string, ApiError> detokenize(std::string_view body) const;  // returns JSON

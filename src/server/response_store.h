@@ -1,4 +1,4 @@
-// Stores answers of /v1/responses, so that requests can continue them.
+// Stores answers of /v1/responses, so that later requests can continue their conversations.
 #pragma once
 #include <cstdint>
 #include <list>

@@ -29,7 +29,7 @@ std::string utc_now() {
   return out;
 }
 
-// Keeps the beginning and the end; cuts only between whole characters.
+// Replaces the middle of a long text by the number of bytes left out, without cutting a character.
 std::string without_middle(std::string_view text) {
   if (text.size() <= kTextMax) return std::string(text);
   const auto continues = [&](size_t at) { return (static_cast<unsigned char>(text[at]) & 0xc0) == 0x80; };

@@ -5,12 +5,12 @@
 
 namespace sluice {
 
-// Compares in constant time for texts of equal length.
+// Whether the texts are equal. For texts of equal length, the time does not depend on their contents.
 bool same_secret(std::string_view wanted, std::string_view found);
 std::string lower(std::string text);
 // Decodes "a%2Fb" to "a/b". Invalid escapes stay as they are.
 std::string percent_decoded(std::string_view text);
-// Returns the rest of a path after `before`, decoded.
+// Returns the part of a path after the prefix `before`, percent-decoded.
 std::string name_in(const std::string& path, std::string_view before);
 // Whether a list such as "GET, DELETE" contains the word.
 bool lists(std::string_view words, std::string_view word);

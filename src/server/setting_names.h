@@ -1,10 +1,10 @@
-// How the operator names the settings that the server's messages mention.
+// The names of settings in the server's messages, as the operator knows them.
 #pragma once
 
 namespace sluice {
 
-// The defaults are the names of the options' fields. A program that sets these options with flags stores the
-// flags' names here.
+// The defaults are the names of the fields of AccessOptions, ApiOptions and HttpOptions. A program that sets
+// these fields with flags stores the names of its flags here.
 struct SettingNames {
   const char *allowed_hosts = "allowed_hosts", *api_keys = "api_keys";        // of AccessOptions
   const char *max_queue = "max_queue", *request_timeout = "request_timeout";  // of ApiOptions

@@ -10,7 +10,7 @@ using Bits = std::vector<uint32_t>;
 using Content = ChatGate::Content;
 
 void set(std::span<uint32_t> bits, int32_t id) { bits[static_cast<size_t>(id) / 32] |= 1u << (id % 32); }
-// Returns whether the bit was set.
+// Clears a bit and returns whether it was set.
 bool take_out(std::span<uint32_t> bits, int32_t id) {
   const uint32_t bit = 1u << (id % 32);
   return (std::exchange(bits[static_cast<size_t>(id) / 32], bits[static_cast<size_t>(id) / 32] & ~bit) &
@@ -33,11 +33,11 @@ class TextFilter final : public TokenFilter {
 // Shared by all filters of one request.
 struct ChatPlan {
   std::unique_ptr<const ChatGate> gate;
-  std::optional<Grammar> text;                    // of the final message; none: unconstrained
-  std::vector<std::optional<Grammar>> arguments;  // by function; none: unconstrained
-  std::shared_ptr<const Bits> words;              // tokens of free text
-  std::shared_ptr<const Bits> frame;              // tokens that never occur in content
-  int32_t end;                                    // the token that ends a text; only grammars use it
+  std::optional<Grammar> text;                    // of the final message; nullopt: unconstrained
+  std::vector<std::optional<Grammar>> arguments;  // by function; nullopt: unconstrained
+  std::shared_ptr<const Bits> words;              // tokens allowed in unconstrained content
+  std::shared_ptr<const Bits> frame;              // tokens of the chat format, which are never content
+  int32_t end;                                    // the token by which a grammar says that its text is complete
   bool is_frame(int32_t id) const { return ((*frame)[static_cast<size_t>(id) / 32] >> (id % 32) & 1u) != 0; }
 };
 
@@ -45,7 +45,7 @@ bool has(const std::vector<int32_t>& ids, int32_t id) {
   return std::find(ids.begin(), ids.end(), id) != ids.end();
 }
 
-// Follows the chat format's gate and applies the grammar of the current content.
+// Tracks the position in the chat format (ChatGate) and applies the grammar of the content at that position.
 class ChatFilter final : public TokenFilter {
  public:
   explicit ChatFilter(std::shared_ptr<const ChatPlan> plan)
@@ -71,7 +71,7 @@ class ChatFilter final : public TokenFilter {
   Status accept(int32_t id, const std::stop_token& stop) override {
     if (!has(gate_->step().frame, id)) {
       bool ends = has(gate_->step().ends, id);
-      // A token that begins the frame's text may also be content.
+      // A token that can end the content but is not a control token may also be part of the content, unless the content is complete.
       if (ends && content_ && !plan_->is_frame(id)) SLUICE_TRY(is_complete(stop, &ends));
       if (content_) SLUICE_TRY(content_->accept(ends ? plan_->end : id, stop));
       if (!ends) return gate_->accept_content(), Status{};
@@ -151,8 +151,8 @@ Result<Grammar, ApiError> StructuredOutput::compile(const GrammarSource& source,
   return std::move(grammar).value();
 }
 
-// For functions that are not strict: the arguments match the schema if it is supported; otherwise they are any object; if no grammar can
-// be compiled, they are unconstrained.
+// For a function that is not strict, an unsupported schema is replaced by a grammar of any object, and if that cannot be compiled either,
+// the arguments are unconstrained.
 Result<std::optional<Grammar>, ApiError> StructuredOutput::arguments_of(const FunctionTool& function,
                                                                         size_t number,
                                                                         const std::stop_token& stop) const {

@@ -15,18 +15,18 @@
 
 namespace sluice {
 
-// Makes one filter per answer. Thread-safe. Empty: the output is unconstrained.
+// Each call makes the filter of one more choice. Thread-safe. Empty: the output is unconstrained.
 using MakeFilter = std::function<std::shared_ptr<TokenFilter>()>;
 
-// Compiles for one model. Thread-safe.
+// Compiles token filters for one model. Thread-safe.
 class StructuredOutput {
  public:
   // `format` must outlive this object.
   StructuredOutput(const ChatFormat& format, int64_t vocab);
   // Whether filters() compiles a grammar for the request.
   static bool filters_of(const ApiRequest& request);
-  // Covers the structure of the text, required calls and the schemas of arguments. Compiles on the calling thread and gives up once
-  // `stop` is requested. Errors name the field.
+  // The filters enforce the structure of the text, required calls, and the schemas of the calls' arguments. Compiles on the calling thread
+  // and gives up once `stop` is requested. Errors name the request's field.
   Result<MakeFilter, ApiError> filters(const ApiRequest& request, const std::stop_token& stop = {}) const;
 
  private:
@@ -39,8 +39,8 @@ class StructuredOutput {
 
   const ChatFormat& format_;
   std::unique_ptr<GrammarCompiler> compiler_;           // null: the format has no end_token()
-  std::shared_ptr<const std::vector<uint32_t>> words_;  // tokens of free text
-  std::shared_ptr<const std::vector<uint32_t>> frame_;  // tokens that never occur in text
+  std::shared_ptr<const std::vector<uint32_t>> words_;  // tokens allowed in unconstrained content
+  std::shared_ptr<const std::vector<uint32_t>> frame_;  // tokens of the chat format, which are never content
 };
 
 }  // namespace sluice

@@ -43,11 +43,11 @@ void WorkPool::run() {
     wake_.wait(lock, [&] { return end_ || !waiting_.empty(); });
     if (end_) return;
     running_.splice(running_.end(), waiting_,
-                    waiting_.begin());  // splicing needs no memory
+                    waiting_.begin());  // splicing does not allocate
     const auto entry = std::prev(running_.end());
     lock.unlock();
     entry->work(entry->stop.get_token());
-    entry->work = nullptr;  // frees captured objects without holding the lock
+    entry->work = nullptr;  // frees the captured objects while the mutex is unlocked
     lock.lock();
     running_.erase(entry);
   }

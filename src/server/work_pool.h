@@ -1,4 +1,4 @@
-// Threads for work that would block a loop: parsing JSON, tokenizing text, compiling grammars.
+// Threads for work that would block the server's loop, such as parsing JSON, tokenizing text and compiling grammars.
 #pragma once
 #include <condition_variable>
 #include <functional>
@@ -11,7 +11,7 @@
 
 namespace sluice {
 
-// Work may take long. It must check its stop token, which is requested once the result is not needed.
+// Work that takes long must check its stop token, which is requested once nobody needs the result.
 class WorkPool {
  public:
   using Work = std::function<void(std::stop_token)>;  // must not throw
@@ -21,7 +21,7 @@ class WorkPool {
   ~WorkPool();  // drops queued work; requests running work to stop and waits for it
   WorkPool(const WorkPool&) = delete;
   WorkPool& operator=(const WorkPool&) = delete;
-  // Requesting `stop` asks the work to stop. Even then the work starts, unless the pool is destroyed first.
+  // `stop` belongs to the token that `work` gets. Work is called even if stop was requested before, unless the pool is destroyed first.
   void submit(std::stop_source stop, Work work);
 
  private:

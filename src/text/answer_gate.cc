@@ -11,7 +11,7 @@ Result<AnswerGate> AnswerGate::from(const Harmony& harmony, const AnswerEnds& en
   if (!ends.final_message && ends.functions.empty())
     return invalid("answer: neither a final message nor a call is allowed; allow one of them");
   std::vector<Header> headers;
-  // Names of functions contain no special tokens.
+  // kParse is safe, because names of functions cannot contain the text of a special token.
   const auto add = [&](const std::string& text, Place leads_to, size_t function = 0) {
     headers.push_back({.tokens = {}, .leads_to = leads_to, .function = function});
     return harmony.tokenizer().encode(text, Specials::kParse, &headers.back().tokens);
@@ -52,7 +52,7 @@ void AnswerGate::accept(int32_t id) {
     std::erase_if(headers_, [&](const Header& h) { return h.tokens[at_] != id; });
     ++at_;
     if (headers_.empty()) return arrive(last);
-    // No header is a prefix of another one, because each ends with <|message|>.
+    // No header is a prefix of another header, because all end with <|message|>, so a complete header is the only one left.
     if (headers_.front().tokens.size() == at_) arrive(headers_.front());
   }
 }

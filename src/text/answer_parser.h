@@ -8,12 +8,12 @@
 
 namespace sluice {
 
-// How a message ended. kNothing: the next message began, or the tokens ended.
+// How a message ended. kNothing: without a token for it, because the next message began or the tokens ended.
 enum class MessageEnd : uint8_t { kEnd, kCall, kReturn, kNothing };
 
 struct AnswerEvent {
   enum class Kind : uint8_t {
-    kHeader,  // a message begins: `message` has its header and no content
+    kHeader,  // a message begins; `message` has its header and no content
     kText,    // `text` continues the content; valid UTF-8
     kEnd,     // the message is complete; `end` gives the reason
   };
@@ -31,18 +31,18 @@ struct ParsedMessage {
 
 struct ParsedAnswer {
   std::vector<ParsedMessage> messages;
-  // Held-back text, and the end of an unfinished message.
+  // The events that push() has not returned: held-back text, and the end of an unfinished message.
   std::vector<AnswerEvent> events;
-  std::string recovered;  // describes format errors between the messages
+  std::string recovered;  // describes repaired format errors between the messages
 };
 
-// Parses the tokens after a prompt and recovers from all violations of the format. No plain text is lost: it goes into a field of a
-// message or into a `recovered` note. Never fails. Not thread-safe; use one parser per sequence.
+// Parses the tokens after a prompt. Never fails: violations of the format are repaired, and text that belongs to no message goes into
+// `recovered`, so that no text is lost. Not thread-safe; use one parser per sequence.
 class AnswerParser {
  public:
   virtual ~AnswerParser() = default;
   virtual std::vector<AnswerEvent> push(int32_t id) = 0;
-  // Call it after the last token. Then the parser can read another answer.
+  // Call it after the last token. After that the parser can read another answer.
   virtual ParsedAnswer finish() = 0;
 };
 

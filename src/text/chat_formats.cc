@@ -18,7 +18,7 @@ std::string all_names() {
   return out;
 }
 
-// The format of models with an unknown chat format: supports only completions.
+// Stands for an unknown chat format. Only completions work.
 class NoChat final : public ChatFormat {
  public:
   NoChat(Tokenizer tokenizer, std::optional<int32_t> end, Status why)

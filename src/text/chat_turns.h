@@ -1,4 +1,4 @@
-// Shared by the prompt writers of formats in which one assistant turn holds reasoning, text and calls.
+// Shared by the prompt writers of formats in which one turn of the assistant contains reasoning, text and calls.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -21,14 +21,14 @@ struct Turn {
   Part last = Part::kNone;  // the last part of the assistant's turn
 };
 
-// Successive messages of the assistant share a turn: reasoning, text, calls. Final text ends the turn; text before a call is marked as
-// such.
+// Groups messages into turns. Successive messages of the assistant (reasoning, text, calls) share a turn. A final text ends the turn, a text
+// before a call does not.
 std::vector<Turn> turns_of(const std::vector<Message>& messages);
 
-// Writes a prompt. Adjacent texts between frame tokens are tokenized together, as in a rendered template.
+// Writes a prompt. Adjacent texts between control tokens are tokenized together, as in a rendered template.
 class TokenWriter {
  public:
-  // `specials`: whether special tokens in a text are parsed or stay text.
+  // `specials`: whether the text of a special token becomes the token or stays text.
   TokenWriter(const Tokenizer& tokenizer, Specials specials) : tokenizer_(tokenizer), specials_(specials) {}
   void token(int32_t id) {
     flush();

@@ -48,7 +48,7 @@ bool ChatMl::is_frame(int32_t id) const {
 Result<std::vector<int32_t>> ChatMl::call_start(const std::string& function,
                                                 std::optional<bool> thinking) const {
   std::string text;
-  // The text that a template writes if there is no reasoning.
+  // What the template writes for an answer without reasoning.
   if (thinking_ == ChatMlThinking::kSwitch && thinking.value_or(true)) text = "<think>\n\n</think>\n\n";
   if (thinking_ == ChatMlThinking::kAlways) text = "\n</think>\n\n";
   std::vector<int32_t> ids;
@@ -89,7 +89,7 @@ Result<std::unique_ptr<ChatGate>> ChatMl::gate(const AnswerEnds& ends, std::opti
 
 namespace {
 
-// All strings that Qwen3's templates write or compare with. A template with another string belongs to another format.
+// All string literals in Qwen3's templates. A template with another string belongs to another format.
 constexpr std::string_view kTemplateStrings[] = {
     "",
     "\n",
@@ -125,7 +125,7 @@ constexpr std::string_view kTemplateStrings[] = {
     "<args-json-object>}\n</tool_call><|im_end|>\n",
 };
 
-// How the model of this template reasons; none: the template belongs to another format.
+// When the model of this template reasons; nullopt: the template belongs to another format.
 std::optional<ChatMlThinking> thinking_of(const ChatFiles& files) {
   const auto words = template_words(files.chat_template.value_or(""));
   if (!words || words->has_text) return {};
@@ -143,7 +143,7 @@ std::optional<ChatMlThinking> thinking_of(const ChatFiles& files) {
   if (!thinks)
     return has_next && !words->has_name("reasoning_content") ? std::optional(ChatMlThinking::kNever)
                                                              : std::nullopt;
-  // The rule that shows earlier reasoning is code of the template, not one of its strings.
+  // These names are in the template's code that decides which reasoning a prompt shows. No string literal reveals this code.
   if (!words->has_name("last_query_index") || !words->has_name("multi_step_tool") ||
       !words->has_name("reasoning_content"))
     return {};

@@ -18,17 +18,17 @@
 
 namespace sluice {
 
-// How models reason; the templates differ in nothing else.
+// When models reason. Their templates differ in nothing else.
 enum class ChatMlThinking : uint8_t {
-  kSwitch,  // reasons unless ChatOptions::thinking is false; then the prompt contains an empty block
-  kAlways,  // the prompt opens the block
+  kSwitch,  // reasons unless ChatOptions::thinking is false, which puts an empty <think> block into the prompt
+  kAlways,  // always reasons; the prompt ends with <think>
   kNever,
 };
 
 // Cheap to copy.
 class ChatMl final : public ChatFormat {
  public:
-  // kUnsupported names the token that the tokenizer lacks.
+  // The message of kUnsupported names the token that the tokenizer lacks.
   static Result<ChatMl> from(const Tokenizer& tokenizer, ChatMlThinking thinking);
 
   std::string_view name() const override;
@@ -51,7 +51,7 @@ class ChatMl final : public ChatFormat {
     int32_t start = 0, end = 0, think = 0, end_think = 0, call = 0, end_call = 0;
   };
   const Tokens& tokens() const { return tokens_; }
-  // Tokenizes text that the program wrote; the text of special tokens becomes the tokens.
+  // Tokenizes text that does not come from users: the text of a special token becomes the token.
   Status encode_frame(std::string_view text, std::vector<int32_t>* ids) const {
     return tokenizer_.encode(text, Specials::kParse, ids);
   }
@@ -64,7 +64,7 @@ class ChatMl final : public ChatFormat {
   Tokens tokens_;
 };
 
-// The beginning of a call after <tool_call>, up to its arguments.
+// The text of a call from <tool_call> (exclusive) up to the arguments.
 std::string hermes_call_head(const std::string& function);
 
 }  // namespace sluice

@@ -9,11 +9,11 @@
 
 namespace sluice {
 
-// Line breaks before a call belong to the frame. Errors are handled as PartParser does, and as follows:
-//   - <tool_call> inside reasoning: part of the reasoning, which may discuss calls.
-//   - a call that is not a JSON object with a name: becomes text.
-//   - other members of a call, or text after its object: a note.
-//   - a special token without a meaning at its place: a note, and otherwise ignored.
+// Line breaks before a call are not part of the text. Errors are handled as in PartParser, and as follows:
+//   - <tool_call> inside reasoning is part of the reasoning, because reasoning may discuss calls.
+//   - A call that is not a JSON object with a name becomes text.
+//   - Members of a call other than name and arguments, and text after its object, go into `recovered`.
+//   - A special token without a meaning at its place is ignored, and reported in `recovered`.
 class ChatMlParser final : public PartParser {
  public:
   ChatMlParser(const ChatMl& format, Begin begin, Calls calls);

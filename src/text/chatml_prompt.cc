@@ -20,7 +20,7 @@ std::string_view without_newlines(std::string_view text) {
   return without_newlines_before(text);
 }
 
-// Extracts reasoning from the text, for clients that send answers back unparsed.
+// Moves reasoning from the turn's text to its `reasoning`, for clients that send answers back unparsed.
 void split_reasoning(Turn* turn) {
   const std::string all = turn->text;
   const size_t first = all.find(kEndThink), last = all.rfind(kEndThink);
@@ -164,7 +164,7 @@ Result<std::vector<int32_t>> ChatMl::prompt(const Conversation& conversation) co
     }
     const bool may_think = turn.role == ChatRole::kAssistant && thinking_ != ChatMlThinking::kNever;
     if (may_think) split_reasoning(&turn);
-    // Reasoning is shown from the last question on: between calls, and in an answer to continue.
+    // Only reasoning after the user's last question is shown: before calls, and in an answer to continue.
     const bool thinks = may_think && i > last_query && (is_last || !turn.reasoning.empty());
     out.turn(turn, thinks ? PromptWriter::Thinks::kShown : PromptWriter::Thinks::kLeftOut, end);
   }
@@ -185,7 +185,7 @@ void ChatMl::forget_old_reasoning(std::vector<Message>* messages) const {
   };
   auto kept = messages->begin();
   for (auto m = messages->begin(); m != shown_from; ++m) {
-    // Without this message, reasoning would be extracted from the text that follows.
+    // This reasoning must stay if split_reasoning() would otherwise extract reasoning from the text that follows.
     const bool is_needed = m + 1 != messages->end() && splits(m[1]);
     if (m->role == ChatRole::kAssistant && is_reasoning(*m) && !is_needed) continue;
     if (kept != m) *kept = std::move(*m);

@@ -69,14 +69,14 @@ void FrameGate::go_to(Place place) {
       break;
     case Place::kToCall:
     case Place::kCallEnd:
-    case Place::kFinish:  // only follow() leads there
+    case Place::kFinish:  // set only by follow()
     case Place::kDone:
       step_ = {};
       break;
   }
 }
 
-// Takes the next token of a fixed sequence.
+// Accepts the next token of the fixed sequence `way`.
 void FrameGate::follow(const Tokens& way, Place on_the_way, Place leads_to) {
   place_ = on_the_way;
   if (++at_ == way.size()) return go_to(leads_to);
@@ -102,7 +102,7 @@ void FrameGate::accept(int32_t id) {
       return follow(*to_call_, place_, Place::kCallHead);
     case Place::kCallHead:
       std::erase_if(heads_, [&](size_t i) { return f.call_heads[i][at_] != id; });
-      if (heads_.empty()) return go_to(Place::kDone);  // a forbidden token
+      if (heads_.empty()) return go_to(Place::kDone);  // the token was not allowed
       if (++at_ == f.call_heads[heads_.front()].size()) return go_to(Place::kArguments);
       step_ = {.frame = heads_next()};
       return;

@@ -22,13 +22,13 @@ void add_section(std::string_view section, std::string* text) {
   *text += section;
 }
 
-// White space would end the field, and the next word would be parsed as another field.
+// Rejects white space, which would end the field, so that the rest would be parsed as another field.
 Status check_field(std::string_view name, std::string_view value) {
   for (const char c : value)
     if (static_cast<uint8_t>(c) <= ' ' || c == 0x7f)
       return invalid(std::string(name) + ": wanted no white space and no control characters, found '" +
                      shortened(valid_utf8(value)) + "'");
-  // This prefix would turn another field into a recipient.
+  // With this prefix, the value would be parsed as the recipient.
   if (value.starts_with("to="))
     return invalid(std::string(name) + ": must not begin with 'to=', found '" + shortened(valid_utf8(value)) +
                    "'");
@@ -132,7 +132,7 @@ Result<std::vector<int32_t>> Harmony::prompt(const Conversation& conversation) c
   if (const std::string content = developer_text(options); !content.empty())
     SLUICE_TRY(append({.role = ChatRole::kDeveloper, .content = content}, &ids));
   const auto& messages = conversation.messages;
-  // A message to continue keeps its own reasoning.
+  // The reasoning of a message to continue is kept, so that message does not count as the last final message.
   const std::ptrdiff_t open = conversation.end == PromptEnd::kOpenMessage && !messages.empty() ? 1 : 0;
   const auto last_final = std::find_if(messages.rbegin() + open, messages.rend(), is_final_text).base();
   for (auto m = messages.begin(); m != messages.end(); ++m) {

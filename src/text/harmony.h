@@ -1,4 +1,4 @@
-// Harmony, the chat format of gpt-oss: conversations to tokens and back.
+// Harmony, the chat format of gpt-oss: turns conversations into tokens, and tokens into messages.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -13,7 +13,7 @@
 
 namespace sluice {
 
-// The text of the system message, without its frame.
+// The text of the system message, without the control tokens around it.
 std::string system_text(const ChatOptions& options);
 
 // Needs a tokenizer with harmony's special tokens. Cheap to copy.
@@ -24,21 +24,21 @@ std::string system_text(const ChatOptions& options);
 // Source: openai/harmony, docs/format.md and src/encoding.rs.
 class Harmony final : public ChatFormat {
  public:
-  // kUnsupported names the missing special token. An added token with the same text does not count unless it is special: a user's text
-  // could produce it.
+  // The message of kUnsupported names the missing special token. An added token with the same text counts only if it is special, because a
+  // user's text can produce an added token that is not.
   static Result<Harmony> from(const Tokenizer& tokenizer);
 
-  // The prompt: the system message, the developer message if there are instructions, the messages, and the requested end. Content never
-  // becomes a special token. Analysis before the assistant's last final message is omitted, because the model was trained without it; a
-  // final message that the answer continues does not count as the last one.
-  // Header fields contain neither white space nor control characters and do not begin with "to="; empty fields are omitted.
-  // kInvalidArgument names the message and the field: a header that could not be parsed again, a tool without a name, kOpenMessage
-  // without a message, or an error of Tokenizer::encode().
+  // The prompt: the system message, the developer message if it has content, the messages, and the requested end. Content never becomes a
+  // special token. Analysis before the assistant's last final message is omitted, because the model was trained without it. (A final message
+  // that the answer continues does not count as the last one.)
+  // Header fields must contain neither white space nor control characters and must not begin with "to="; empty fields are omitted.
+  // kInvalidArgument: a header field breaks this rule, a tool has no name, there is no message for kOpenMessage, or Tokenizer::encode()
+  // failed. The error's text names the message and the field.
   Result<std::vector<int32_t>> prompt(const Conversation& conversation) const override;
-  // Appends one message with its frame.
+  // Appends one message with the control tokens around it.
   Status append(const Message& message, std::vector<int32_t>* ids) const;
 
-  // Whether the token ends sampling: <|return|> and <|call|> do; <|end|> only ends a message.
+  // Whether the token ends the answer. <|return|> and <|call|> do; <|end|> ends only a message.
   bool ends_turn(int32_t id) const { return id == return_ || id == call_; }
   const Tokenizer& tokenizer() const override { return tokenizer_; }
 

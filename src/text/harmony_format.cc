@@ -13,7 +13,7 @@ namespace sluice {
 // Presents an AnswerGate as a ChatGate.
 class HarmonyGate final : public ChatGate {
  public:
-  // Without `gate`: the prompt has begun the arguments of a call.
+  // nullopt for `gate`: the prompt ends where the arguments of a call begin.
   HarmonyGate(const Harmony& harmony, std::optional<AnswerGate> gate)
       : gate_(std::move(gate)), end_(harmony.end_), return_(harmony.return_), call_(harmony.call_) {
     arrive();

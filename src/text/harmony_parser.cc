@@ -18,7 +18,7 @@ std::string_view trimmed(std::string_view text) {
 }
 bool is_blank(std::string_view text) { return trimmed_left(text).empty(); }
 
-// Returns the first word of `text`, which has no leading blanks; `after` gets the rest.
+// Returns the first word of `text`, which must not begin with blanks, and stores the rest in `after`.
 std::string_view first_word(std::string_view text, std::string_view* after) {
   const size_t size = std::min(text.find_first_of(kBlanks), text.size());
   *after = text.substr(size);
@@ -31,7 +31,7 @@ bool is_known_channel(std::string_view word) {
   return std::find(std::begin(kChannels), std::end(kChannels), word) != std::end(kChannels);
 }
 
-// Whether a word can be a content type and is not content itself.
+// Whether a word looks like a content type, as opposed to content.
 bool is_type(std::string_view word) {
   return !word.empty() && std::all_of(word.begin(), word.end(), [](char c) {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
@@ -172,7 +172,7 @@ void HarmonyParser::begin_header(Author author) {
   phase_ = Phase::kAuthor;
 }
 
-// Drops a header that is followed by another header or by nothing.
+// Drops a header after which another header begins or the tokens end.
 void HarmonyParser::drop_header() {
   std::string verbatim;
   for (const std::string* part : {&parts_.author, &parts_.channel, &parts_.constrain}) join(*part, &verbatim);
@@ -187,8 +187,8 @@ void HarmonyParser::drop_header() {
   if (!verbatim.empty()) note_text("a header without a message", trimmed(verbatim));
 }
 
-// If the tokens end in a header, its last word may be incomplete. Drops it if it may begin a word that is allowed here: then it is
-// neither text of the answer nor a tool's name.
+// If the tokens end in a header, the header's last word may be incomplete. Drops the word if a longer word that is allowed at this place begins
+// with it, because then it is probably neither text of the answer nor a tool's name.
 void HarmonyParser::drop_cut_word() {
   std::string& part = phase_ == Phase::kAuthor    ? parts_.author
                       : phase_ == Phase::kChannel ? parts_.channel
@@ -198,7 +198,7 @@ void HarmonyParser::drop_cut_word() {
   const std::string_view before = trimmed(std::string_view(part).substr(0, at));
   const auto begins = [&](std::string_view whole) { return whole.starts_with(word); };
   bool cut = false;
-  bool recipient = false;  // a recipient is allowed here
+  bool recipient = false;  // whether a recipient may stand here
   if (phase_ == Phase::kAuthor) {
     cut = before.empty() && !parts_.implied && begins("assistant");
     recipient = parts_.implied ? before.empty() : parse_role(before).has_value();
@@ -224,8 +224,8 @@ void HarmonyParser::take_recipient(std::string_view* rest) {
   *rest = after;
 }
 
-// Parses [ROLE or the name of a tool][ to=RECIPIENT]. Without <|message|>, a single word is more likely the beginning of an answer than a
-// tool; without <|start|>, also more likely than a role.
+// Parses [ROLE or the name of a tool][ to=RECIPIENT]. Without <|message|>, a single word is probably the beginning of an answer and not a
+// tool's name, and without <|start|> not a role either.
 void HarmonyParser::read_author(Header how, std::string* stray) {
   std::string_view rest = trimmed_left(parts_.author), after;
   const std::string_view word = first_word(rest, &after);
@@ -237,7 +237,7 @@ void HarmonyParser::read_author(Header how, std::string* stray) {
     std::string_view behind = after;
     take_recipient(&behind);
     if (!is_blank(behind)) {
-      current_.message.recipient.clear();  // the recipient was a word of a sentence
+      current_.message.recipient.clear();  // more words follow, so "to=..." was part of a sentence
     } else {
       current_.message.role = ChatRole::kTool;
       current_.message.name = valid_utf8(word);

@@ -13,15 +13,15 @@ using HarmonyEnd = MessageEnd;
 using HarmonyEvent = AnswerEvent;
 using ParsedHarmony = ParsedAnswer;
 
-// Errors are handled as follows:
-//   - no <|message|>: the recognized part of the header is the header, and the rest is content. The same holds for a header
-//     longer than kHeaderBytesMax, so that text is not held back forever.
-//   - the tokens end in a header: as without <|message|>, but a last word that may begin a header word becomes a note.
-//   - <|start|> or <|channel|> in content: the message ends. <|channel|> also begins a message of the assistant.
-//   - no <|start|>: text, <|channel|> or <|message|> between messages begin a message of the assistant.
-//   - a header followed by <|start|>, without text: dropped, with a note.
-//   - unknown words of a header: a note. An unknown channel: kept, with a note.
-//   - a special token without a meaning at its place: a note, and otherwise ignored.
+// Errors are handled as follows. A "note" is a text in `recovered`.
+//   - Without <|message|>, the recognized words at the start of a header are the header, and the rest is content. The same holds if a
+//     header is longer than kHeaderBytesMax, so that text is not held back forever.
+//   - If the tokens end in a header, this holds, too, but if the last word may be the beginning of a header word, it becomes a note.
+//   - <|start|> or <|channel|> in content ends the message. <|channel|> also begins a message of the assistant.
+//   - Text, <|channel|> or <|message|> between messages, without <|start|>, begins a message of the assistant.
+//   - If <|start|> follows a header directly, the header is dropped, with a note.
+//   - Unknown words of a header become a note. An unknown channel is kept, with a note.
+//   - A special token without a meaning at its place is ignored, with a note.
 class HarmonyParser final : public AnswerParser {
  public:
   static constexpr int64_t kHeaderBytesMax = 1024;
@@ -33,17 +33,17 @@ class HarmonyParser final : public AnswerParser {
   HarmonyParser(const Harmony& harmony, Begin begin);
 
   std::vector<HarmonyEvent> push(int32_t id) override;
-  // Call it after the last token. Then the parser is in its initial state again.
+  // Call it after the last token. After that the parser is in its initial state again.
   ParsedHarmony finish() override;
 
  private:
   enum class Phase : uint8_t { kBetween, kAuthor, kChannel, kConstrain, kContent };
   enum class Header : uint8_t { kComplete, kWithoutMessage };
-  // The bytes of a header's parts, before they are interpreted.
+  // The bytes of a header's parts, which are interpreted at the end of the header.
   struct Parts {
     std::string author, channel, constrain;
     std::string stray;  // words without a meaning
-    // No <|start|> ROLE was read: the role is the assistant unless the header names another.
+    // True if no <|start|> ROLE was read. Then the role is assistant, unless the header names another role.
     bool implied = false;
     bool has_channel = false, has_constrain = false;
     int64_t bytes() const {
@@ -61,7 +61,7 @@ class HarmonyParser final : public AnswerParser {
   enum class Author : uint8_t { kFollows, kImplied };
   void begin_header(Author author);
   void end_header(Header how);
-  std::string understand(Header how);  // fills the header of current_; returns the uninterpreted words
+  std::string understand(Header how);  // fills the header of current_; returns the words without a meaning
   void open_content(Header how, const std::string& stray);
   HarmonyEvent& add_event(HarmonyEvent::Kind kind);
   void drop_header();
@@ -72,13 +72,13 @@ class HarmonyParser final : public AnswerParser {
   void take_recipient(std::string_view* rest);
   void end_message(HarmonyEnd end);
   void add_content(const std::string& text);
-  void note(std::string_view what);                              // unless the last note says the same
-  void note_text(std::string_view what, std::string_view text);  // always, because `text` must not be lost
+  void note(std::string_view what);                              // adds a note, unless the last note is the same
+  void note_text(std::string_view what, std::string_view text);  // always adds a note, so that `text` is not lost
   void add_note(std::string_view what);
 
   Harmony harmony_;
   Begin begin_;
-  bool is_continued_ = false;  // kFinal: the message has begun
+  bool is_continued_ = false;  // with kFinal: whether the message to continue was opened
   Phase phase_ = Phase::kBetween;
   Parts parts_;
   ParsedMessage current_;

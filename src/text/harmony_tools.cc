@@ -35,7 +35,7 @@ bool has_enum(const Schema& schema) {
 void add_comment(const std::string& text, const std::string& indent, std::string* out) {
   *out += indent + "// " + text + "\n";
 }
-// One comment per line.
+// Writes each line of `text` as a TypeScript comment.
 void add_comments(const std::string& text, std::string* out) {
   for (size_t at = 0; at < text.size();) {
     const size_t end = std::min(text.find('\n', at), text.size());
@@ -50,7 +50,7 @@ std::string joined(const std::vector<std::string>& parts, const char* between) {
   return out;
 }
 
-// "default: 3". A string has quotation marks unless the schema has an enum.
+// Returns for example "default: 3". A string is quoted unless the schema has an enum.
 std::string default_of(const Schema& schema) {
   const Schema* value = member(schema, "default");
   if (!value) return {};

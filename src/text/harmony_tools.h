@@ -8,12 +8,12 @@
 
 namespace sluice {
 
-// A TypeScript namespace under "# Tools" of the developer message. Parts of a schema that TypeScript's types cannot express are omitted.
-// kInvalidArgument names the function: its name does not fit in a header, or its parameters are not a JSON object.
-// Source: openai/harmony, docs/format.md and src/encoding.rs.
+// The section "# Tools" of the developer message, which has a TypeScript namespace. Parts of a schema that TypeScript's types cannot express
+// are omitted. kInvalidArgument: the name of a function does not fit in a header, or its parameters are not a JSON object. The message names
+// the function. Source: openai/harmony, docs/format.md and src/encoding.rs.
 Result<std::string> functions_section(const std::vector<FunctionTool>& functions);
 
-// The header of a call from its channel on: "<|channel|>commentary to=functions.NAME <|constrain|>json<|message|>". The arguments follow.
+// The part of a call's header that follows the role: "<|channel|>commentary to=functions.NAME <|constrain|>json<|message|>".
 std::string call_header(const std::string& name);
 
 }  // namespace sluice

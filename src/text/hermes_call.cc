@@ -25,7 +25,7 @@ std::string HermesCall::push(std::string_view text) {
 }
 
 std::string HermesCall::finish() {
-  // Keeps an incomplete value: the value of arguments belongs to the arguments.
+  // An incomplete value is kept: the value of "arguments" in arguments_, any other in stray_.
   if (place_ == Place::kInValue && !streams_) (member_ == Member::kArguments ? arguments_ : stray_) += value_;
   if (place_ == Place::kInKey) stray_ += key_;
   return released();
@@ -74,7 +74,7 @@ void HermesCall::take(char c) {
 
 void HermesCall::take_value(char c) {
   const bool bare = depth_ == 0 && !in_string_;
-  // The value is a number or a literal, and this character ends it.
+  // This character ends a value that is a number, true, false or null.
   if (bare && !value_.empty() && (c == ',' || c == '}' || is_json_blank(c))) {
     end_value();
     return take(c);

@@ -7,17 +7,17 @@
 
 namespace sluice {
 
-// Streams the text of the arguments once the name is known. Arguments inside a string, as in OpenAI's API, are unquoted. Never fails:
-// stray() has the unreadable parts.
+// Streams the text of the arguments once the name is known. If the arguments are a string that contains JSON, as in OpenAI's API, returns the
+// contained JSON. Never fails: stray() has the parts that cannot be read.
 class HermesCall {
  public:
-  // Returns new text of the arguments; empty until the name is known.
+  // Returns the new part of the arguments' text, which is empty until the name is known.
   std::string push(std::string_view text);
-  // Call it at the end of the text. Returns the remaining text of the arguments.
+  // Call it at the end of the text. Returns the rest of the arguments' text.
   std::string finish();
 
   const std::optional<std::string>& name() const { return name_; }
-  bool complete() const { return place_ == Place::kDone; }  // the object is closed
+  bool complete() const { return place_ == Place::kDone; }  // whether the object is closed
   const std::string& all() const { return all_; }           // the text so far
   // Other members, and text that follows the object or is not JSON.
   const std::string& stray() const { return stray_; }
@@ -46,9 +46,9 @@ class HermesCall {
   std::optional<std::string> name_;
   bool has_arguments_ = false;
   std::string all_, stray_;
-  std::string key_, value_;  // a key with its quotation marks; a value that is not streamed
+  std::string key_, value_;  // the current key with its quotation marks, and the current value unless it is streamed
   std::string arguments_;    // text not returned yet
-  int64_t depth_ = 0;        // depth of brackets inside the value
+  int64_t depth_ = 0;        // number of open brackets and braces inside the value
   bool in_string_ = false, escaped_ = false, streams_ = false;
 };
 

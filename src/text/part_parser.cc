@@ -55,7 +55,7 @@ void PartParser::on_call() {
     held_.clear();
   }
   end_part(MessageEnd::kEnd);
-  // The text turned out not to be the last part of the answer.
+  // A call follows the text, so the text is not the final message.
   if (behind_text) done_.messages.back().message.channel = text_message({}, Said::kBeforeCall).channel;
   phase_ = Phase::kCall;
   open_call();
@@ -67,16 +67,16 @@ void PartParser::on_end() {
   end_part(MessageEnd::kReturn);
 }
 
-// Takes text of the current part.
+// Adds text to the current part.
 void PartParser::take(const std::string& text) {
   if (text.empty()) return;
   if (phase_ == Phase::kCall) return take_call(text);
   if (current_) return say(text);
-  // Before the part's first word: drops the frame's line breaks; keeps others as text.
+  // Before the first word of the part. Line breaks in reasoning or after it are dropped; other white space is kept.
   held_ += text;
   const bool drops = phase_ == Phase::kReasoning || behind_reasoning_;
   if (drops) held_.erase(0, std::min(held_.find_first_not_of('\n'), held_.size()));
-  const bool is_blank = std::all_of(text.begin(), text.end(), is_space);  // the held text is blank, too
+  const bool is_blank = std::all_of(text.begin(), text.end(), is_space);  // earlier held text is always blank
   if (held_.empty() || (is_blank && phase_ == Phase::kBefore)) return;
   if (behind_call_) {
     note("text after a call");
@@ -87,7 +87,7 @@ void PartParser::take(const std::string& text) {
   say(std::exchange(held_, {}));
 }
 
-// Emits text, but holds back trailing line breaks, which may belong to the frame.
+// Emits text, but holds back trailing line breaks, which are not part of the text if the part ends here.
 void PartParser::say(std::string_view text) {
   held_ += text;
   const size_t said = held_.find_last_not_of('\n') + 1;
@@ -130,7 +130,7 @@ void PartParser::end_part(MessageEnd end) {
     close_call(end);
     behind_call_ = true;
   } else {
-    // Trailing line breaks of an answer's text are part of it. At the end of reasoning and of a finished turn they belong to the frame.
+    // Trailing line breaks are part of a text that ends the answer. They are not part of reasoning, and on_call() handles those before a call.
     const bool is_text = phase_ == Phase::kText && end != MessageEnd::kEnd;
     if (is_text && current_) add(held_);
     if (phase_ == Phase::kBefore && !held_.empty() && !behind_call_ && !behind_reasoning_) {

@@ -11,17 +11,17 @@
 
 namespace sluice {
 
-// Line breaks around reasoning belong to the frame. Errors are handled as follows:
-//   - no </think>: everything is reasoning. </think> without <think>: a note.
-//   - text after a call: a note.
-//   - a call that does not end: it ends at the next call or with the answer, with a note.
+// Line breaks around reasoning are not part of it. Errors are handled as follows. A "note" is a text in `recovered`.
+//   - Without </think>, everything is reasoning. </think> without <think> becomes a note.
+//   - Text after a call becomes a note.
+//   - A call without an end is ended by the next call or by the end of the answer, with a note.
 // A derived class interprets the tokens and parses the calls.
 class PartParser : public AnswerParser {
  public:
   enum class Begin : uint8_t {
     kAnswer,
-    kReasoning,  // the prompt opened it
-    kText,       // the prompt ends inside it
+    kReasoning,  // the prompt ends inside the reasoning
+    kText,       // the prompt ends inside the text
   };
   enum class Calls : uint8_t { kRead, kText };
   ParsedAnswer finish() override;
@@ -29,11 +29,11 @@ class PartParser : public AnswerParser {
  protected:
   enum class Phase : uint8_t {
     kBefore,     // only line breaks so far
-    kReasoning,  // reasoning may come
-    kText,       // text has come, of this answer or of the message that it continues
+    kReasoning,  // inside reasoning
+    kText,       // in the text, of this answer or of the message that it continues
     kCall,
   };
-  // Which part owns the line breaks between a text and a call.
+  // Whether the line breaks between a text and a call are part of the text.
   enum class LinesBeforeCall : uint8_t { kOfFrame, kOfText };
   // `end_call`: the text of the token that ends a call, for notes.
   PartParser(Begin begin, Calls calls, LinesBeforeCall lines, std::string_view end_call);
@@ -42,7 +42,7 @@ class PartParser : public AnswerParser {
   Calls calls() const { return calls_; }
   const std::optional<ParsedMessage>& current() const { return current_; }
 
-  // What a token means. on_think() must not be called inside reasoning. Inside a call, only the last three functions may be called.
+  // Derived classes call these for the tokens: on_think() only outside of reasoning; inside a call only on_end_call(), on_end(), on_text().
   void on_think();
   void on_end_think();
   void on_call();
@@ -52,7 +52,7 @@ class PartParser : public AnswerParser {
   void note(std::string_view what);
   std::vector<AnswerEvent> take_events();
 
-  // The current call: open_call(), take_call() for each text, then close_call(), also if the call was cut off.
+  // Called for each call: open_call(), then take_call() for each piece of its text, then close_call(), even if the call is cut off.
   virtual void open_call() = 0;
   virtual void take_call(const std::string& text) = 0;
   virtual void close_call(MessageEnd end) = 0;
@@ -61,7 +61,7 @@ class PartParser : public AnswerParser {
   void open(Message message);
   void add(const std::string& text);
   void close(MessageEnd end);
-  // A call that cannot be read becomes text.
+  // Turns a call that cannot be read into text.
   void close_as_text(const std::string& call, MessageEnd end);
 
  private:
@@ -75,9 +75,9 @@ class PartParser : public AnswerParser {
   LinesBeforeCall lines_;
   std::string end_call_;
   Phase phase_ = Phase::kBefore;
-  bool behind_reasoning_ = false;  // line breaks before the text belong to the frame
-  bool behind_call_ = false;       // the same after a call
-  std::string held_;               // line breaks (in kBefore white space) that may belong to the frame
+  bool behind_reasoning_ = false;  // reasoning has ended, so line breaks before the text are not part of it
+  bool behind_call_ = false;       // a call has ended, so line breaks after it are not text
+  std::string held_;               // line breaks (in kBefore: white space) that may not be part of the text
   Utf8Stream bytes_;
   std::optional<ParsedMessage> current_;  // set once the message has content, or the call a name
   ParsedAnswer done_;                     // `events` belong to the current push()

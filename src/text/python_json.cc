@@ -7,7 +7,7 @@
 namespace sluice {
 namespace {
 
-// The fewest digits that round-trip, with an exponent from 1e16 on and below 1e-4.
+// The fewest digits that give the same double again, with an exponent if the absolute value is at least 1e16 or below 1e-4.
 std::string python_float(double value) {
   char scientific[64];
   const auto end =

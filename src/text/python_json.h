@@ -1,4 +1,4 @@
-// JSON in Python's notation, which chat templates show to models.
+// JSON in Python's notation, in which chat templates show it to models.
 #pragma once
 #include <string>
 
@@ -6,7 +6,7 @@
 
 namespace sluice {
 
-// json.dumps(value, ensure_ascii=False), transformers' tojson. Numbers beyond 64 bits are rounded to doubles.
+// Like Python's json.dumps(value, ensure_ascii=False), which is transformers' filter tojson. Numbers beyond 64 bits are rounded to doubles.
 std::string python_json(const OrderedJson& value);
 
 }  // namespace sluice

@@ -6,9 +6,9 @@
 
 namespace sluice {
 
-// The parameters in the order of their text; {} if there are none. kInvalidArgument names the function.
+// The schema of the parameters with its keys in their original order; {} if there is none. The message of kInvalidArgument names the function.
 Result<OrderedJson> parameters_json(const FunctionTool& function);
-// {"type": "function", "function": {"name", "description", "parameters"}} without the members that are empty. Fails like
+// {"type": "function", "function": {"name", "description", "parameters"}} without empty members. Returns the errors of
 // parameters_json().
 Result<OrderedJson> tool_json(const FunctionTool& function);
 

@@ -6,9 +6,9 @@ namespace sluice {
 namespace {
 
 constexpr size_t kPrefixMax = 2000, kStatesMax = 2000, kContainedMax = 5;
-constexpr size_t kValuesMax = 2000;  // leaves with more values are not counted
+constexpr size_t kValuesMax = 2000;  // a leaf with more values does not limit the length of an array with unique elements
 
-// The schemas of a list's leading elements, and the schema of all others; null: none.
+// `prefix`: the schemas of the array's first elements; `rest`: the schema of all other elements. Null: none.
 struct Elements {
   const Json *prefix = nullptr, *rest = nullptr;
   const Json* at(size_t index) const {
@@ -40,7 +40,7 @@ Schemas ArrayRules::element(const Merged& m, size_t index) {
   return out;
 }
 
-// The "unevaluatedItems" of `schema` if it applies to the element at `index`; null: some part of the schema evaluates the element.
+// The "unevaluatedItems" of `schema` if the keyword applies to the element at `index`; null: another part of `schema` evaluates the element.
 const Json* ArrayRules::unevaluated_by(const Merged& m, const Json& schema, size_t index) {
   const Json* unevaluated = member(schema, "unevaluatedItems");
   if (unevaluated == nullptr) return nullptr;
@@ -60,8 +60,8 @@ const Json* ArrayRules::unevaluated_by(const Merged& m, const Json& schema, size
   return c_.document_->keep(std::move(either));
 }
 
-// Collects the "contains" whose matches must be counted. The automaton's states multiply, because each state
-// holds all counts.
+// Collects the "contains" whose matches must be counted. The automaton has one state for each combination of
+// counts, so the numbers of counts multiply.
 Status ArrayRules::list_contained(const Merged& m, size_t prefix) {
   size_t states = prefix + 1;
   for (const Json* schema : m.arrays) {
@@ -113,7 +113,7 @@ Result<Callee> ArrayRules::rule(const Merged& m) {
         "JSON schema: not of uniqueItems: wanted no prefixItems and no contains next to it, found one of "
         "them, "
         "which is not supported");
-  // After prefix elements, others follow only if the schema requires them.
+  // If the array has prefix elements, further elements follow only if the schema asks for them.
   const bool loops =
       prefix == 0 || open || m.least_items > static_cast<int64_t>(prefix) || !contained_.empty();
   const int32_t rule = program_.add_rule();
@@ -148,7 +148,7 @@ Result<Callee> ArrayRules::rule(const Merged& m) {
   for (size_t i = 0; i < prefix + (loops ? 1 : 0); ++i)
     for (size_t layer = 0; layer < layers; ++layer)
       for (Choice& choice : choices(layer, element(m, i))) {
-        // After the prefix, the required contained elements come first, so that the array can end.
+        // After the prefix, elements that match a "contains" come first until every "contains" has its minimum, so that the array can end.
         if (i == prefix && !choice.progress && !is_enough(layer)) continue;
         SLUICE_TRY(add_element(m, choice.wanted, at[i][layer], at[std::min(i + 1, prefix)][choice.layer],
                                is_enough(choice.layer)));
@@ -180,7 +180,7 @@ std::vector<ArrayRules::Choice> ArrayRules::choices(size_t layer, const Schemas&
   return out;
 }
 
-// Adds an element between two states. After it the array ends, or a comma leads to `to`.
+// Adds an element that starts in the state `from`. After it the array ends (if `may_end`), or a comma leads to the state `to`.
 Status ArrayRules::add_element(const Merged& m, const Schemas& wanted, int32_t from, int32_t to,
                                bool may_end) {
   const auto values = m.distinct ? c_.callees(wanted) : one_of(c_.callee(wanted));
@@ -204,7 +204,8 @@ void ArrayRules::add_value(const Merged& m, const std::vector<Callee>& callees, 
   const int32_t behind = program_.add_state(program_.states[static_cast<size_t>(from)].rule);
   for (const Callee value : callees) program_.add_call(from, value, behind, true, among);
   if (may_end) program_.add_call(behind, c_.common(leaves.close_array), end_);
-  // If a check may reject the end, a blank after an element must not already rule out the closing bracket.
+  // close_array may begin with blanks and `comma` may not. If a check may reject the end of the array, a blank after an element would be a
+  // dead end, so a comma may then follow blanks, too.
   const bool checked = !m.checks.empty();
   program_.add_call(behind, c_.common(checked ? leaves.comma_in_blanks : leaves.comma), to);
 }

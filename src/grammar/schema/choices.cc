@@ -90,12 +90,13 @@ SchemaMerger::WaysNot SchemaMerger::ways_not(const Json& schema, const Schemas& 
   return out;
 }
 
-// Exactly one alternative holds. If schemas cannot express this, the value is checked at its end.
+// Adds "oneOf": exactly one alternative holds. If no combination of schemas expresses this, the value is checked at its end.
 Status SchemaMerger::add_one_of(const Json& s, Merged* m, Schemas* todo, const Decisions& decisions,
                                 int depth) {
   const Json& list = s.at("oneOf");
   if (!list.is_array()) return wrong_keyword("oneOf", "an array of schemas", list);
-  if (depth > 0) {  // only impossibility matters here, and the test must be fast
+  if (depth >
+      0) {  // called by impossible(), which must be fast, so alternatives are not tested against each other
     std::vector<Alternative> some;
     for (const Json& one : list) some.push_back({{&one}});
     return choose({&s, "oneOf"}, std::move(some), m, todo, decisions);
@@ -109,7 +110,7 @@ Status SchemaMerger::add_one_of(const Json& s, Merged* m, Schemas* todo, const D
   return choose({&s, "oneOf"}, found->second, m, todo, decisions);
 }
 
-// All ways in which only alternative `index` of "oneOf" holds.
+// Adds to `out` the ways in which alternative `index` of "oneOf" holds and all other alternatives fail.
 void SchemaMerger::add_alternatives(const Json& s, size_t index, std::vector<Alternative>* out) {
   constexpr size_t kComparedMax = 40, kWaysApartMax = 8;
   const Json& list = s.at("oneOf");
@@ -168,7 +169,7 @@ Status SchemaMerger::add_not(const Json& s, Merged* m, Schemas* todo, const Deci
   }
   if (never == Json{{"uniqueItems", true}}) {
     m->typed = m->repeated = true;
-    m->types &= kArray;  // other types always satisfy it
+    m->types &= kArray;  // other types always satisfy "uniqueItems"
     m->effective.push_back(&s);
     return {};
   }
@@ -216,7 +217,7 @@ Status SchemaMerger::add_condition(const Json& s, Merged* m, Schemas* todo, cons
   return choose({&s, "if"}, found->second, m, todo, decisions);
 }
 
-// For each name: it is absent, or its dependency holds.
+// Adds a choice for each dependency: the member is absent, or its dependency holds.
 Status SchemaMerger::add_dependencies(const Json& s, Merged* m, Schemas* todo, const Decisions& decisions) {
   for (const char* keyword : {"dependentRequired", "dependencies", "dependentSchemas"}) {
     const Json* all = member(s, keyword);

@@ -13,7 +13,7 @@
 namespace sluice {
 namespace {
 
-// Checks schemas on a whole value.
+// Checks a finished value against schemas.
 class SchemaCheck final : public ValueCheck {
  public:
   SchemaCheck(std::shared_ptr<const SchemaDocument> document, Schemas schemas)
@@ -30,7 +30,7 @@ class SchemaCheck final : public ValueCheck {
   Schemas schemas_;
 };
 
-// Writes 100.0 as 100: programs that read integers accept only the latter.
+// Turns floats with integer values into integers (100.0 into 100), because programs that read integers reject 100.0.
 Json with_integers(Json value) {
   constexpr double kExactMax = 9007199254740992.0;  // 2^53
   if (value.is_number_float()) {
@@ -127,14 +127,14 @@ Callee SchemaCompiler::checked(Callee value, Schemas checks) {
 }
 Callee SchemaCompiler::never() { return program_.add_leaf(std::make_shared<const Leaf>()); }
 
-// The conjunction of `schemas` as a rule or a leaf. Each combination is compiled once.
+// Returns a rule or leaf whose values satisfy all of `schemas`. Each set of schemas is compiled once.
 Result<Callee> SchemaCompiler::callee(Schemas schemas) {
   if (!work_->spend(64)) return schema_too_long();
   std::erase_if(schemas, [](const Json* s) { return *s == Json(true) || *s == Json::object(); });
   std::sort(schemas.begin(), schemas.end());
   schemas.erase(std::unique(schemas.begin(), schemas.end()), schemas.end());
   if (const auto found = rules_.find(schemas); found != rules_.end()) return found->second;
-  // Leaves must stay leaves, so they are made at once; rules are compiled later.
+  // Leaves are built immediately, so that the returned Callee is a leaf where possible; rules are compiled later.
   std::vector<Merged> ways;
   SLUICE_TRY(merger_.ways(schemas, &ways));
   if (ways.empty()) return rules_[schemas] = never();
@@ -178,7 +178,7 @@ Result<std::vector<Callee>> SchemaCompiler::callees(const Schemas& schemas) {
       }
       continue;
     }
-    if (!m.values.empty()) m.types = kNull;  // all of them share one leaf
+    if (!m.values.empty()) m.types = kNull;  // one iteration of the loop below, because listed values share one leaf
     for (const uint8_t type : {kNull, kBoolean, kNumber, kString, kArray, kObject}) {
       if ((m.types & type) == 0) continue;
       Merged one = m;
@@ -198,7 +198,7 @@ Result<std::vector<Callee>> SchemaCompiler::callees(const Schemas& schemas) {
   return kinds_[schemas] = std::move(out);
 }
 
-// Without "type", a schema is restricted to the types that its keywords constrain.
+// A schema without "type" is restricted to the types that its keywords constrain.
 void SchemaCompiler::infer_types(Merged* m) {
   if (!m->typed && m->about != 0 && m->values.empty()) m->types &= m->about;
 }
@@ -216,7 +216,7 @@ Status SchemaCompiler::rule_of(const Schemas& schemas, int32_t rule) {
   return {};
 }
 
-// For a leaf with few texts: the texts that satisfy the checks, so that no value fails at its end.
+// For a leaf with few texts, returns the texts that satisfy `checks`; with these alone, no value fails at its end.
 std::optional<std::vector<std::string>> SchemaCompiler::texts_that_hold(const Leaf& leaf,
                                                                         const Schemas& checks) {
   constexpr size_t kFew = 256;
@@ -228,10 +228,10 @@ std::optional<std::vector<std::string>> SchemaCompiler::texts_that_hold(const Le
   return texts;
 }
 
-// What must be checked on the whole value.
+// The schemas that must be checked on the whole value.
 Result<Schemas> SchemaCompiler::checks_of(const Merged& m) {
   Schemas checks = m.checks;
-  // Automata of numbers, arrays and objects do not exclude values; a check does.
+  // The automata of numbers, arrays and objects cannot exclude single values, so a check does.
   for (const Json* excluded : m.excluded) {
     const auto has_other = [](const Json& v) { return v.is_number() || v.is_structured(); };
     const bool other = (excluded->contains("const") && has_other(excluded->at("const"))) ||
@@ -286,8 +286,8 @@ Status SchemaCompiler::way(const Merged& m, const Schemas& schemas, int32_t from
   return {};
 }
 
-// The scalars that `m` allows, in as few leaves as possible; leaves that count characters stay separate. Values listed by "enum" or
-// "const" may also be arrays and objects.
+// Leaves for the scalars that `m` allows, as few as possible; leaves that count characters stay separate. If "enum" or "const" lists the
+// values, they may also be arrays and objects.
 Result<std::vector<LeafPointer>> SchemaCompiler::scalars(const Merged& m, const Schemas& schemas) {
   if (!m.values.empty()) {
     for (const Json* s : schemas) SLUICE_TRY(prepare_validation(*document_, *s, work_));
@@ -299,7 +299,7 @@ Result<std::vector<LeafPointer>> SchemaCompiler::scalars(const Merged& m, const 
                            : value->is_null()    ? kNull
                            : value->is_array()   ? kArray
                                                  : kObject;
-      const bool as_written = document_->draft() <= 4;  // where 1.0 is not an integer
+      const bool as_written = document_->draft() <= 4;  // in these drafts 1.0 is not an integer
       if ((m.types & type) != 0) texts.push_back(json_text(as_written ? *value : with_integers(*value)));
       if (!texts.empty() && !work_->spend(kTextByteSteps * std::ssize(texts.back())))
         return schema_too_long();

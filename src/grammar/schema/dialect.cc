@@ -1,5 +1,5 @@
-// Applies the document's draft to its schemas, and finds schemas that refer to themselves without a step into the value: no checker
-// terminates on these.
+// Applies the document's draft to its schemas, and finds schemas that refer to themselves for the same value (not for an element or member
+// of it). No checker terminates on such schemas.
 #include <map>
 #include <string>
 #include <vector>
@@ -11,7 +11,7 @@ namespace {
 
 constexpr const char* kReferences[] = {"$ref", "$dynamicRef", "$recursiveRef"};
 
-// The subschemas of one schema: for the same value, and for its parts.
+// The subschemas of one schema: `here` apply to the same value, `inside` to its elements, members or names.
 struct Next {
   std::vector<const Json*> here = {}, inside = {};
 };
@@ -60,7 +60,7 @@ Status endless(const Json& schema) {
 }  // namespace
 
 void SchemaDocument::drop_unknown(const Json& schema) {
-  // Keywords, and the first draft that has them.
+  // Each keyword with the first draft that has it.
   static const std::map<std::string, int> kSince = {{"const", 6},
                                                     {"contains", 6},
                                                     {"propertyNames", 6},

@@ -12,11 +12,11 @@ namespace sluice {
 namespace {
 
 constexpr size_t kShownMax = 120;
-// The base URI of a schema without one. It is so deep that ".." in a reference cannot reach another name of
-// the schema.
+// The base URI of a schema that has none. Its many path segments keep ".." in a relative reference from
+// resolving to the URI of another "$id".
 const std::string kUnknownBase = "schema:/1/2/3/4/5/6/7/8/", kUnknown = "schema:/";
 
-// Follows a JSON parser through the parsed value and records the order of members.
+// Parses the text of `root` again, walks through `root` in parallel, and records the order of its members.
 class OrderReader final : public nlohmann::json_sax<Json> {
  public:
   OrderReader(const Json& root, std::unordered_map<const Json*, std::vector<std::string>>* order)
@@ -154,15 +154,15 @@ Result<std::shared_ptr<SchemaDocument>> SchemaDocument::parse(const std::string&
   return out;
 }
 
-// "$id" is read only where the draft's keywords expect a schema. References are rewritten everywhere, because a JSON pointer
-// may reach any place.
+// "$id" is read only where the draft's keywords expect a schema. References are rewritten everywhere, because the JSON pointer
+// of a reference may use any part of the document as a schema.
 void SchemaDocument::note_resources(Json& at, Resource resource, Place place) {
   if (at.is_array())
     for (Json& inside : at) note_resources(inside, resource, place);
   if (!at.is_object()) return;
   if (place == Place::kSchema) note_schema(at, &resource);
   const bool named = place == Place::kNamedSchemas;
-  // References in embedded resources become absolute URIs, so that a copied part keeps its meaning.
+  // References below an embedded "$id" become absolute URIs, so that they keep their targets when only() copies a part of the schema.
   if (!named && resource.schema != &root_)
     for (const char* key : {"$ref", "$dynamicRef", "$recursiveRef"})
       if (const std::string* text = string_at(at, key)) {

@@ -34,18 +34,18 @@ class SchemaDocument {
   int draft() const { return draft_; }
   // Renames the keywords that the draft does not know, so that they have no effect, as in checkers of that draft.
   void drop_unknown(const Json& schema);
-  // Returns a schema with only these keywords of `schema`; made once.
+  // Returns a schema with only these keywords of `schema`. Equal calls return the same schema.
   const Json* only(const Json& schema, const std::vector<std::string>& keywords);
-  // The automaton of a pattern; compiled once. kInvalidArgument: the pattern is not supported.
+  // The automaton of a pattern, which is compiled on the first call. kInvalidArgument: the pattern is not supported.
   Result<const Dfa*> pattern(const std::string& pattern, Bound bound, Work* work);
-  // A pattern that pattern() has compiled; null: not compiled.
+  // The automaton of a pattern if pattern() has compiled it; else null.
   const Dfa* known_pattern(const std::string& pattern, Bound bound) const;
   // Whether `list`, which must be part of a stored schema, contains the value. The first call for a long list builds a hash set. False if
   // the budget is spent.
   bool lists(std::span<const Json> list, const Json& value, Work* work) const;
 
  private:
-  // A schema with an "$id", and its URI; references inside are relative to it.
+  // A schema with an "$id", and its URI, which is the base of the references inside.
   struct Resource {
     const Json* schema;
     std::string uri;
@@ -60,7 +60,7 @@ class SchemaDocument {
   std::unordered_map<const Json*, std::vector<std::string>> order_;
   std::map<std::string, const Json*> named_;  // by URI
   std::vector<std::pair<std::string, const Json*>> named_again_;
-  std::set<std::string> ambiguous_;  // URIs of several schemas that differ
+  std::set<std::string> ambiguous_;  // URIs that name several different schemas
   bool disputed_ =
       false;  // checkers resolve some relative "$id" to different URIs with the same last segment
   std::map<std::pair<const Json*, std::string>, const Json*> anchors_;  // by resource and name
@@ -74,7 +74,7 @@ class SchemaDocument {
 
 // Quotes a text for a message and truncates a long one.
 std::string shown(const std::string& text);
-// The same for a reference, without the base that was added to a relative one.
+// Quotes a reference in the same way, without the base URI that was added if the reference was relative.
 std::string shown_reference(const std::string& text);
 
 std::span<const Json> values_in(const Json& array);
@@ -90,14 +90,14 @@ inline const std::string* string_at(const Json& object, const char* key) {
   return value != nullptr ? value->get_ptr<const std::string*>() : nullptr;
 }
 
-// Whether `value` is valid under `schema`. kInner: for every checker; kOuter: for some checker. All patterns must be compiled already. If
-// the budget is spent, kInner gives false and kOuter true.
+// Whether `value` is valid under `schema`. kInner: every checker accepts it; kOuter: some checker accepts it. All patterns must be compiled
+// already. If the budget is spent, the result is false for kInner and true for kOuter.
 bool is_valid(const SchemaDocument& document, const Json& value, const Json& schema, Bound bound, Work* work);
 // Compiles all patterns below `schema`. Fails if is_valid() cannot judge a keyword, and names the keyword.
 Status prepare_validation(SchemaDocument& document, const Json& schema, Work* work);
 
-// Drops the keywords that the draft does not know from all schemas reachable from the root. kInvalidArgument: a schema refers to itself
-// without a step into the value.
+// Drops the keywords that the draft does not know from all schemas reachable from the root. kInvalidArgument: a schema refers to itself for
+// the same value (not for an element or member of it).
 Status settle(SchemaDocument* document, Work* work);
 
 }  // namespace sluice

@@ -102,7 +102,7 @@ Result<Merged> SchemaMerger::merge(const Schemas& schemas, const Decisions& deci
     const size_t known = todo.size();
     SLUICE_TRY(add(*schema, &m, &todo, decisions, depth));
     for (size_t i = known; i < todo.size(); ++i) {
-      // A chain that returns to one of its schemas without a step into the value never ends.
+      // A schema that reaches itself again for the same value refers to itself without end.
       for (const Json* at = schema; at != nullptr; at = parent.contains(at) ? parent.at(at) : nullptr) {
         if (!work_->spend(4)) return schema_too_long();
         m.never |= at == todo[i];
@@ -122,7 +122,7 @@ struct SchemaMerger::Keywords {
   Merged* m;
   bool constrains = false;  // some keyword constrains the value
 
-  // The value of a keyword that constrains `type`; null: the schema does not have it.
+  // The value of the keyword `key`, which constrains `type`; null: the schema does not have the keyword.
   const Json* about(const char* key, uint8_t type) {
     const Json* value = member(schema, key);
     if (value != nullptr) constrains = true, m->about |= type;
@@ -174,7 +174,7 @@ Status SchemaMerger::add_values(Keywords* keys) {
 Status SchemaMerger::add_numbers(Keywords* keys) {
   const Json& s = keys->schema;
   Merged* const m = keys->m;
-  // In draft 4 a number as "exclusiveMinimum" is an error that checkers read as true.
+  // In draft 4, "exclusiveMinimum" is a boolean. Checkers read a number there as true.
   const bool draft4 = document_->draft() == 4;
   for (const bool low : {true, false}) {
     const char *key = low ? "minimum" : "maximum",
@@ -199,7 +199,7 @@ Status SchemaMerger::add_numbers(Keywords* keys) {
     const auto d = Decimal::of(*multiple);
     if (!d || d->negative || d->is_zero()) return wrong_keyword("multipleOf", "a number above 0", *multiple);
     m->number.multiples.push_back(*d);
-    // Many checkers divide doubles and so conclude that 4.6 is not a multiple of 0.01.
+    // Many checkers divide doubles, and for them 4.6 is not a multiple of 0.01.
     if (!d->is_double()) SLUICE_TRY(check(*document_->only(s, {"multipleOf"}), m));
   }
   return {};
@@ -296,7 +296,7 @@ bool SchemaMerger::excludes(const Merged& m, const Json& value) {
   });
 }
 
-// Whether a quick look proves that nothing satisfies `m`.
+// Whether a quick test proves that no value satisfies `m`.
 bool SchemaMerger::contradicts(const Merged& m, int depth) {
   if (m.types == 0) return true;
   if (!m.values.empty()) {

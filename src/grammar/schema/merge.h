@@ -29,7 +29,7 @@ enum JsonTypes : uint8_t {
 constexpr const char* kTypeNames[] = {"null", "boolean", "number", "string", "array", "object"};
 uint8_t json_type(const std::string& name);  // "integer" gives kNumber; 0: no type
 
-using Schemas = std::vector<const Json*>;  // all of them hold
+using Schemas = std::vector<const Json*>;  // a value must satisfy all of them
 
 // A choice among alternatives: "anyOf", "oneOf", "if", a negation or a dependency in one schema.
 struct ChoiceKey {
@@ -39,7 +39,7 @@ struct ChoiceKey {
 };
 struct Alternative {
   Schemas schemas;
-  // Schemas that must be checked on the whole value, because the grammar of the alternative does not enforce them.
+  // Schemas to check on the whole value, because the alternative's grammar rules cannot enforce them.
   Schemas checks = {};
 };
 using Decisions = std::map<ChoiceKey, Alternative>;
@@ -50,31 +50,31 @@ struct Merged {
   bool never = false;
   // The lists of "enum" and "const", one per schema. A value must be in all of them.
   std::vector<std::span<const Json>> values = {};
-  Schemas excluded = {};  // {"const"}, {"enum"}, {"pattern"} or {"format"} that must not hold
+  Schemas excluded = {};  // schemas of only "const", "enum", "pattern" or "format" that the value must fail
   NumberBounds number = {};
   int64_t least_length = 0, most_length = -1;
   std::vector<std::string> patterns = {}, formats = {};
   int64_t least_items = 0, most_items = -1, least_members = 0, most_members = -1;
-  bool distinct = false, repeated = false;  // no two elements are equal; at least two are equal
+  bool distinct = false, repeated = false;  // distinct: no two elements are equal; repeated: at least two are
   std::vector<std::string> required = {};
-  // Schemas that constrain elements, members and strings; and those that constrain anything.
+  // arrays: schemas that constrain elements; objects: those that constrain members; effective: those that constrain anything.
   Schemas arrays = {}, objects = {}, effective = {};
   Schemas checks = {};
   uint8_t about = 0;  // types that some keyword constrains
-  // A choice that is not made yet.
+  // A choice that is still to be made.
   std::optional<std::pair<ChoiceKey, std::vector<Alternative>>> pending = {};
 };
 
 inline Status schema_too_long() { return invalid("JSON schema: takes too long to compile"); }
-// kInvalidArgument: a keyword has a value that the keyword does not allow.
+// Returns kInvalidArgument: the keyword `key` does not allow the value `found`.
 Status wrong_keyword(const char* key, const char* wanted, const Json& found);
 
 class SchemaMerger {
  public:
   SchemaMerger(SchemaDocument* document, Work* work) : document_(document), work_(work) {}
 
-  // All ways to satisfy `schemas`: one Merged for each combination of choices that is not provably impossible. An error names the
-  // unsupported keyword.
+  // All ways to satisfy `schemas`: one Merged for each combination of choices, without those that are provably impossible. An error names
+  // the unsupported keyword.
   Status ways(const Schemas& schemas, std::vector<Merged>* out);
   // Returns true only if it is certain that no value satisfies all of `schemas`.
   bool impossible(const Schemas& schemas, int depth = 0);
@@ -103,8 +103,8 @@ class SchemaMerger {
   Status check(const Json& schema, Merged* m);
   bool contradicts(const Merged& m, int depth);
   using List = std::vector<Json>;
-  // Schemas, each of which implies that a given schema fails. `complete`: if the given schema fails, at least one of
-  // them holds.
+  // If a value satisfies one of these schemas, it fails the negated schema. `complete`: the converse holds, too, so a value that fails
+  // the negated schema satisfies at least one of these.
   struct Negation {
     List schemas = {};
     bool complete = true;
@@ -126,14 +126,14 @@ class SchemaMerger {
     bool complete = true;
   };
   const Nots& nots_of(const Json& schema);
-  // The negations that are not provably impossible together with `beside`. `rest`: a schema of the values that may fail `schema` in other
-  // ways, which only a check of the whole value can tell; null: there is no such value.
+  // The negations of `schema` that are not provably impossible together with `beside`. `rest`: a schema of the values that may fail
+  // `schema` in other ways, which only a check of the whole value can tell; null: there is no such value.
   struct WaysNot {
     Schemas schemas = {};
     const Json* rest = nullptr;
   };
   WaysNot ways_not(const Json& schema, const Schemas& beside);
-  // The keywords beside a schema's choices that may distinguish them.
+  // A schema of only "type", "required" and "properties" of `schema`, which may make some of its alternatives impossible.
   const Json* beside(const Json& schema);
 
   SchemaDocument* document_;

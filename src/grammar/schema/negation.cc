@@ -1,4 +1,4 @@
-// Negates a schema: builds schemas whose values fail the given one.
+// Negates a schema: builds schemas such that a value of any of them fails the given schema.
 #include <algorithm>
 #include <set>
 #include <string>
@@ -30,7 +30,7 @@ uint8_t types_of_keyword(const std::string& key) {
   return 0;
 }
 
-// Keywords whose failure cannot be fully expressed by a schema.
+// Keywords whose failure no schema expresses completely.
 const std::set<std::string>& untold() {
   static const std::set<std::string> kAll = {"multipleOf",
                                              "unevaluatedItems",
@@ -141,7 +141,7 @@ void SchemaMerger::negate_keyword(const Json& schema, const std::string& key, co
   } else if (key == "anyOf" && value.is_array()) {
     negate_any(value, depth, out);
   } else if (key == "oneOf" && value.is_array()) {
-    negate_any(value, depth, out);  // none holds, or two do
+    negate_any(value, depth, out);  // "oneOf" fails if no alternative holds, or if two of them do
     for (size_t i = 0; i < value.size() && out->schemas.size() <= kNegationsMax; ++i)
       for (size_t k = i + 1; k < value.size() && out->schemas.size() <= kNegationsMax; ++k)
         out->schemas.push_back({{"allOf", Json::array({value[i], value[k]})}});
@@ -160,7 +160,7 @@ void SchemaMerger::negate_keyword(const Json& schema, const std::string& key, co
   }
 }
 
-// The member is present, but its dependency fails.
+// Adds schemas for a member that is present while its dependency fails.
 void SchemaMerger::negate_dependency(const std::string& name, const Json& wanted, int depth, Negation* out) {
   const Json there = {{"type", "object"}, {"required", Json::array({name})}};
   if (wanted.is_array() || wanted.is_string()) {
@@ -192,7 +192,7 @@ void SchemaMerger::negate_type(const Json& value, Negation* out) {
   if (integer && (types & kNumber) == 0) out->schemas.back()["not"] = {{"type", "integer"}};
 }
 
-// Some element fails its schema, too few or too many elements match "contains", or two elements are equal.
+// Negates a keyword about elements: some element fails its schema, too few or too many elements match "contains", or two elements are equal.
 void SchemaMerger::negate_elements(const Json& schema, const std::string& key, const Json& value,
                                    Negation* out) {
   const auto array = [&](Json with) {
@@ -228,13 +228,13 @@ void SchemaMerger::negate_elements(const Json& schema, const std::string& key, c
     const Json* prefix = list ? items : member(schema, "prefixItems");
     const size_t before = prefix != nullptr && prefix->is_array() ? prefix->size() : 0;
     if (before == 0) return array({{"contains", {{"not", value}}}});
-    // Only negates the first element after the prefix, so the negation is incomplete.
+    // Negates only the first element after the prefix, so the negation is incomplete.
     out->complete = false;
     if (before <= kNegationsMax) negate_at(before, value);
   }
 }
 
-// All schemas of `any` fail: combines one reason for each.
+// Adds schemas whose values fail every schema of `any`. Each combines one reason per schema of `any`.
 void SchemaMerger::negate_any(const Json& any, int depth, Negation* out) {
   List all{Json::object()};
   for (const Json& one : any) {

@@ -13,8 +13,8 @@ constexpr size_t kNamesListedMax = 256, kKindsMax = 32;
 
 }  // namespace
 
-// The "unevaluatedProperties" that apply to a member: the keyword counts if no part of its schema evaluates the member. `evaluated`:
-// the schemas that evaluate the member.
+// The values of "unevaluatedProperties" that apply to a member. The keyword of a schema applies unless a part of that schema evaluates the
+// member. `evaluated`: the schemas that evaluate the member.
 Schemas ObjectRules::unevaluated_by(const Merged& m, const std::set<const Json*>& evaluated) {
   Schemas out;
   for (const Json* schema : m.objects) {
@@ -75,7 +75,7 @@ Status ObjectRules::add_member(const Merged& m, const std::string& name, bool re
   if (!schemas.ok()) return schemas.status();
   bool closed = std::any_of(schemas.value().begin(), schemas.value().end(),
                             [](const Json* s) { return *s == Json(false); });
-  // Members that can have no value do not count towards "minProperties".
+  // A member for which no value is valid does not count towards "minProperties".
   closed |= m.least_members > 0 && c_.merger_.impossible(schemas.value());
   if (!well.value() || closed) {
     never_ |= required;
@@ -136,7 +136,7 @@ Status ObjectRules::add_names(const Json& names, Dfa* all, Schemas* checks) {
   return {};
 }
 
-// Splits unlisted names by the patterns that they match. Cached, because an object's alternatives often share them.
+// Groups unlisted names by the patterns that they match. The groups are cached, because the alternatives of an object often need the same.
 Result<const OtherNames*> ObjectRules::other_names(const Merged& m, const std::set<std::string>& listed) {
   Schemas about_names;
   for (const Json* schema : m.objects)
@@ -232,7 +232,7 @@ Status ObjectRules::list_others(const Merged& m) {
         schemas.push_back(others);
         evaluated.insert(schema);
       }
-      // Patterns without a schema for other names: the object has only matching names.
+      // A schema with "patternProperties" but no schema for other names: names that match no pattern are left out if possible.
       if (others == nullptr && kind.matched.empty() && schema->contains("patternProperties"))
         matches_none = true;
     }
@@ -248,7 +248,7 @@ Status ObjectRules::list_others(const Merged& m) {
       SLUICE_TRY(add_others(m, kind, schemas));
     }
   }
-  // Other names are needed, too, if too few names match; and a check of the value may need them.
+  // If "minProperties" needs more members than the names above allow, or if the value is checked, names that match no pattern are added.
   for (const auto& [kind, schemas] : left_out)
     if ((others_.empty() && few()) || !m.checks.empty()) SLUICE_TRY(add_others(m, *kind, schemas));
   return {};
@@ -282,13 +282,14 @@ Result<Callee> ObjectRules::build(const Merged& m) {
   const int32_t end = program_.add_state(rule), opened = program_.add_state(rule);
   program_.states[static_cast<size_t>(end)].final = true;
   program_.add_call(program_.start(rule), c_.common(leaves.open_object), opened);
-  // names[i]: before the name of member i or a later one. after[i]: after a member, before member i.
+  // names[i]: the state before the name of member i or of a later member. after[i]: the state after a member that precedes member i; the
+  // object may end there, or a comma leads to names[i].
   std::vector<int32_t> names, after;
   for (size_t i = 0; i <= members_.size(); ++i) {
     names.push_back(program_.add_state(rule));
     after.push_back(program_.add_state(rule));
   }
-  size_t last_required = 0;  // the object may end only from this index on
+  size_t last_required = 0;  // the object may end only at after[i] with i >= last_required
   for (size_t i = 0; i < members_.size(); ++i)
     if (members_[i].required) last_required = i + 1;
   program_.add_call(opened, c_.common(leaves.blanks), names[0]);

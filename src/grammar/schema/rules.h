@@ -75,14 +75,14 @@ class ArrayRules {
   Result<Callee> rule(const Merged& m);
 
  private:
-  // The "contains" of one schema, `least` to `most` times; most < 0: no limit.
+  // One schema's "contains", which `least` to `most` elements must match; most < 0: no limit.
   struct Contained {
     const Json *schema = nullptr, *negated = nullptr;
     int64_t least = 0, most = -1;
-    // The largest count: further matches are not counted (no maximum) or not allowed.
+    // The largest count. Further matches are not counted if there is no maximum, and not allowed otherwise.
     int64_t last() const { return most >= 0 ? most : least; }
   };
-  // One way to continue from a layer, which stands for a count of each "contains".
+  // One way to continue an array. A layer encodes, for each "contains", the number of matches so far.
   struct Choice {
     Schemas wanted;
     size_t layer;
@@ -91,7 +91,7 @@ class ArrayRules {
   Status list_contained(const Merged& m, size_t prefix);
   bool is_enough(size_t layer) const;
   std::vector<Choice> choices(size_t layer, const Schemas& any) const;
-  // The schemas of the element at `index`. An index beyond all prefixes stands for all remaining elements.
+  // The schemas of the element at `index`. They are the same for every index beyond all prefixes.
   Schemas element(const Merged& m, size_t index);
   const Json* unevaluated_by(const Merged& m, const Json& schema, size_t index);
   Status add_element(const Merged& m, const Schemas& wanted, int32_t from, int32_t to, bool may_end);
@@ -115,7 +115,7 @@ class ObjectRules {
     Callee value;
     bool required;
   };
-  // Members whose names are not listed: all names of a kind share one kind of value.
+  // Members whose names are not listed. All names of one kind (OtherNames) have the same schemas.
   struct Others {
     LeafPointer name;
     Callee value;

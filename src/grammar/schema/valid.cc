@@ -47,7 +47,7 @@ bool is_multiple(const Decimal& value, const Decimal& of) {
   return remainder == 0;
 }
 
-// Turns a leading leap day into the day before, because automata of dates have no leap days.
+// Replaces February 29 at the start of a text by February 28, because the automata of dates have no leap days.
 std::string without_leap_day(std::string text) {
   const auto digit = [&](size_t i) { return std::isdigit(static_cast<unsigned char>(text[i])) != 0; };
   if (text.size() < 10 || text.compare(4, 6, "-02-29") != 0 || !digit(0) || !digit(1) || !digit(2) ||
@@ -84,7 +84,7 @@ class Validator {
   bool inside(const Json& value, const Json& schema, int depth) const {
     return (*this)(value, schema, depth + 1);
   }
-  // Whether the schema fails. kInner: for every checker; kOuter: for some checker.
+  // Whether the value fails the schema. kInner: for every checker; kOuter: for some checker.
   bool fails(const Json& value, const Json& schema, int depth) const {
     return bound_ == Bound::kInner ? !perhaps(value, schema, depth) : !surely(value, schema, depth);
   }
@@ -92,7 +92,7 @@ class Validator {
   bool whole(const Json& value, const Json& schema, int depth) const {
     if (const Json* type = member(schema, "type")) {
       const auto fits = [&](const Json& one) {
-        // In draft 4, 1.0 is no integer.
+        // In draft 4, 1.0 is not an integer.
         const bool written = document_.draft() > 4 || bound_ == Bound::kOuter || !value.is_number_float();
         return one.is_string() && has_type(value, one.get<std::string>()) &&
                (written || one != Json("integer"));
@@ -132,7 +132,7 @@ class Validator {
     const Json* multiple = member(schema, "multipleOf");
     const auto m = multiple != nullptr ? Decimal::of(*multiple) : std::nullopt;
     if (!m) return true;
-    // Some checkers divide doubles.
+    // Some checkers divide doubles, and others compute exactly.
     const double quotient = value.get<double>() / multiple->get<double>();
     const bool by_doubles = quotient == std::floor(quotient), exact = is_multiple(*v, *m);
     return bound_ == Bound::kInner ? exact && by_doubles : exact || by_doubles;
@@ -219,10 +219,10 @@ class Validator {
     return dependent(value, schema, depth);
   }
 
-  // Whether a keyword of `schema` itself evaluates this element, beside "unevaluatedItems".
+  // Whether a keyword of `schema` itself, other than "unevaluatedItems", evaluates this element.
   bool evaluates_here(const Json& array, const Json& schema, size_t index, int depth) const {
     const Json *items = member(schema, "items"), *prefix = member(schema, "prefixItems");
-    const bool list = items != nullptr && items->is_array();  // as up to 2019
+    const bool list = items != nullptr && items->is_array();  // drafts up to 2019
     if (items != nullptr && !list) return true;
     if (list) prefix = items;
     if (prefix != nullptr && index < prefix->size()) return true;
@@ -231,7 +231,7 @@ class Validator {
     return contains != nullptr && inside(array[index], *contains, depth);
   }
 
-  // Whether a keyword of `schema` itself evaluates this member, beside "unevaluatedProperties".
+  // Whether a keyword of `schema` itself, other than "unevaluatedProperties", evaluates this member.
   bool evaluates_here(const Json&, const Json& schema, const std::string& name, int) const {
     const Json *properties = member(schema, "properties"), *patterns = member(schema, "patternProperties");
     if (member(schema, "additionalProperties") != nullptr) return true;
@@ -252,7 +252,7 @@ class Validator {
     if (depth > kDepthMax || !work_->spend(kLookSteps)) return bound_ == Bound::kOuter;
     if (evaluates_here(value, schema, at, depth)) return true;
     constexpr bool kElement = std::is_same_v<At, size_t>;
-    // A part that holds and has this keyword leaves nothing unevaluated.
+    // If a part of the schema holds and has the "unevaluated..." keyword itself, that keyword has evaluated everything.
     const auto part = [&](const Json& one) {
       return (one.is_object() &&
               member(one, kElement ? "unevaluatedItems" : "unevaluatedProperties") != nullptr) ||

@@ -8,8 +8,8 @@
 namespace sluice {
 namespace {
 
-// If counting the length in the automaton needs at most this many states, the automaton counts; otherwise a separate
-// counter does.
+// If an automaton that includes the length limits has at most this many states, it is used; otherwise a separate counter
+// counts the characters (Leaf::counts).
 constexpr int64_t kStatesWithLengthMax = 8000;
 constexpr int32_t kStatesOfAnyMax = 16;
 
@@ -88,7 +88,7 @@ Result<LeafPointer> string_leaf(const Merged& m, SchemaDocument* document, Work*
     auto dfa = string_values(m, document, work);
     if (!dfa.ok()) return dfa.status();
     values = std::move(dfa).value();
-    // Many patterns such as ".*" or "[a-z]*" match anything, because a search need not start at the beginning.
+    // Many patterns, such as ".*" or "[a-z]*", match every string, because a pattern may match any part of the string, even an empty one.
     if (values->states() <= kStatesOfAnyMax) {
       const auto others = complement(*values, work);
       if (others && others->empty())

@@ -83,7 +83,7 @@ void Answer::push(int64_t choice, const GeneratedToken& token, std::string* out)
   if (done(choice)) return;
   AnswerChoice& c = *choices_[static_cast<size_t>(choice)];
   completion_tokens_ += generates_ ? 1 : 0;
-  // A prompt counts only once, even if it has several choices.
+  // The cached tokens of a prompt count only once, even if it has several choices.
   if (c.tokens() == 0 && choice % choices_each_ == 0) cached_tokens_ += token.cached_tokens;
   c.push(token);
   if (c.done()) --open_;

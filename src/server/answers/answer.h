@@ -1,4 +1,4 @@
-// Writes answers of the OpenAI API as JSON and as event streams. Independent of connections and of the engine.
+// Writes answers of the OpenAI API as JSON or as event streams. Independent of connections and of the engine.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -24,26 +24,26 @@ struct AnswerHead {
   std::string id;       // the request's id, without the prefix of the answer's kind ("chatcmpl-")
   int64_t created = 0;  // seconds since 1970
   std::string model;
-  std::string unique = {};  // a string that no other answer has; the ids of calls and responses contain it
+  std::string unique = {};  // differs for every answer; part of the ids of function calls and responses
 };
 
 // The answer to one request: `request.choices` choices for each of its prompts. Choice p * choices + i is choice i of prompt p.
 class Answer {
  public:
-  // `prompts`: the tokens of each prompt. `forced`: tokens at the end of every prompt that belong to the answer.
+  // `prompts`: the tokens of each prompt. `forced`: the last tokens of every prompt, if they belong to the answer.
   static std::unique_ptr<Answer> make(const ChatFormat& format, const ApiRequest& request, AnswerHead head,
                                       const std::vector<std::vector<int32_t>>& prompts,
                                       const std::vector<int32_t>& forced);
   virtual ~Answer();
 
-  // Takes the next token of a choice. If the request streams, appends the events of the token to `out`. Ignores tokens of a choice that
-  // is done.
+  // Adds the next token to a choice. If the request streams, appends the token's events to `out`. Ignores tokens of a choice that is
+  // done.
   void push(int64_t choice, const GeneratedToken& token, std::string* out);
   bool done(int64_t choice) const { return at(choice).done(); }  // the choice needs no more tokens
   bool done() const { return open_ == 0; }
   // Returns the rest of the stream, or the whole answer. Call it when all choices are done.
   virtual std::string finish() = 0;
-  // Returns the last event of a stream that an error ends.
+  // Returns the last event of a stream that ends with `error`.
   virtual std::string fail(const ApiError& error) = 0;
   // The finished response if it is to be stored, else null.
   virtual std::shared_ptr<const StoredResponse> stored() const { return {}; }
@@ -65,7 +65,7 @@ class Answer {
   ApiKind kind_;
   bool stream_;
   std::optional<int64_t> logprobs_;
-  bool generates_;  // sampled tokens belong to the answer
+  bool generates_;  // whether sampled tokens belong to the answer; false if max_tokens is 0
   AnswerHead head_;
   int64_t prompt_tokens_ = 0, cached_tokens_ = 0, completion_tokens_ = 0;
 

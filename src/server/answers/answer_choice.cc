@@ -44,7 +44,7 @@ void AnswerChoice::echo(const std::string& text, const std::vector<int32_t>& tok
   text_begins_ = ends.before.size(), text_ends_ = tokens.size() - ends.after.size();
 }
 
-// `scores` cover all tokens except the first.
+// `scores` has an entry for each token of the prompt except the first, which has no log probability.
 void AnswerChoice::list_echoed(const std::vector<TokenScore>& scores) {
   int64_t bytes = 0, characters = 0;
   for (size_t i = 0; i < echoed_.size(); ++i) {
@@ -65,10 +65,10 @@ void AnswerChoice::hold(const GeneratedToken& token) {
                    .characters = text_characters_});
 }
 
-// Some text parsed as a header turned out to be, or to contain, the content `text`. Holds the tokens that
-// produced this content.
+// The parser read some tokens as a header, and now reports that their text was content: `text`, or a text that contains
+// it. Moves the tokens of this content from header_ to held_.
 void AnswerChoice::hold_header(const std::string& text) {
-  std::string bytes, all;  // `all` is valid UTF-8, as `text` is
+  std::string bytes, all;  // the tokens' text, in `all` with invalid UTF-8 replaced, as in `text`
   std::vector<size_t> token_of_byte, token_of;
   for (size_t t = 0; t < header_.size(); ++t) {
     bytes += tokenizer_.decode({&header_[t].id, 1});
@@ -83,7 +83,7 @@ void AnswerChoice::hold_header(const std::string& text) {
     at += length;
   }
   constexpr size_t kNone = std::string::npos;
-  std::vector<size_t> first(header_.size(), kNone);  // by token: where it begins in `text`
+  std::vector<size_t> first(header_.size(), kNone);  // by token: the position in `text` where the token begins
   const auto place = [&](size_t in_all, size_t in_text) {
     size_t& at = first[token_of[in_all]];
     at = std::min(at, in_text);
@@ -91,11 +91,11 @@ void AnswerChoice::hold_header(const std::string& text) {
   if (const size_t found = all.rfind(text); found != kNone) {
     for (size_t i = 0; i < text.size(); ++i) place(found + i, i);
   } else {
-    // `all` may have header words in between. So this aligns equal bytes, starting at the end.
+    // Header words may stand between the parts of `text` in `all`. So this matches equal bytes, from the end to the start.
     for (size_t i = text.size(), left = all.size(); i-- > 0 && left > 0;) {
       const size_t same = all.rfind(text[i], left - 1);
-      const bool skipped = same == kNone || (text[i] == ' ' && same != left - 1);  // a blank that joins two
-                                                                                   // parts of the content
+      const bool skipped = same == kNone || (text[i] == ' ' && same != left - 1);  // a blank that the parser put
+                                                                                   // between two parts of the content
       if (skipped) continue;
       place(same, i);
       left = same;
@@ -115,7 +115,7 @@ void AnswerChoice::add(Kind kind, const std::string& text) {
   new_.back().text += text;
 }
 
-// Emits text that no stop string can reach any more, with the tokens that begin in it.
+// Emits text that cannot be part of a stop string, with the tokens that begin in the text.
 void AnswerChoice::show(const std::string& text) {
   shown_bytes_ += std::ssize(text);
   std::vector<TextToken> tokens;
@@ -145,7 +145,7 @@ void AnswerChoice::read(const std::vector<AnswerEvent>& events, const GeneratedT
       kind_ = !function.empty() ? Kind::kArguments : is_reasoning(e.message) ? Kind::kReasoning : Kind::kText;
       if (!function.empty()) add(Kind::kCall, function);
       called_ = called_ || !function.empty();
-      // Text that follows at once came from the header, because no other token was read.
+      // If a text event follows in the same list, its text comes from the tokens of the header: no token was read in between.
       const bool has_text = i + 1 < events.size() && events[i + 1].kind == AnswerEvent::Kind::kText;
       if (kind_ == Kind::kText && has_text) {
         hold_header(events[i + 1].text);
@@ -169,10 +169,10 @@ void AnswerChoice::push(const GeneratedToken& token) {
   if (only_echoes_) return end(FinishReason::kLength);
   const bool is_special = parser_ ? format_.is_frame(token.id) : tokenizer_.is_special(token.id);
   if (is_special) continues_ = false;
-  // After an echoed prompt, every token is listed: benchmark tools score a continuation by its position from either end of the list.
+  // After an echoed prompt every token is listed, even without text, because benchmark tools find a continuation's tokens by counting.
   const bool lists_all = !echoed_.empty();
   if (lists_all) hold(token);
-  // A stop token's text is not part of the answer. Only a special token is passed on, because the parser needs it.
+  // The text of a stop token is not part of the answer, so the token is skipped, unless it is a special token, which the parser needs.
   if (token.finish != FinishReason::kStop || is_special) {
     const bool is_content = !is_special && (within_ || continues_ || !parser_);
     reasoning_tokens_ += is_content && kind_ == Kind::kReasoning;

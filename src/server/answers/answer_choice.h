@@ -17,7 +17,7 @@ namespace sluice {
 // A token of the text for the user.
 struct TextToken {
   int32_t id = 0;
-  std::optional<float> logprob = {};  // none for the first token of a prompt
+  std::optional<float> logprob = {};  // nullopt for the first token of a prompt
   std::vector<TokenLogprob> top_logprobs = {};
   int64_t offset = 0, characters = 0;  // length of the text before the token, in bytes and in code points
 };
@@ -31,19 +31,19 @@ struct AnswerPiece {
   };
   Kind kind = Kind::kText;
   std::string text;
-  // kText only, and only if log probabilities are requested: the tokens that begin in `text`.
+  // The tokens that begin in `text`. Only for kText, and only if log probabilities are requested.
   std::vector<TextToken> tokens = {};
 };
 
-// Stop strings are matched only in the text for the user.
+// Stop strings are searched only in the text for the user, not in reasoning or calls.
 class AnswerChoice {
  public:
   // `format` must outlive the choice.
   AnswerChoice(const ChatFormat& format, const ApiRequest& request);
-  // Takes the last tokens of the prompt that belong to the answer.
+  // Adds the last tokens of the prompt, which belong to the answer.
   void begin_with(const std::vector<int32_t>& tokens);
-  // Makes the text begin with the prompt. `tokens` are the tokens of `text`, with the special tokens `ends`
-  // around them, whose text is not part of `text`.
+  // Puts the prompt at the start of the text. `text` is the prompt's text and `tokens` are its tokens. `tokens` also
+  // have the special tokens `ends` around them, which `text` does not contain.
   void echo(const std::string& text, const std::vector<int32_t>& tokens, const SpecialEnds& ends);
   void push(const GeneratedToken& token);
 
@@ -57,14 +57,14 @@ class AnswerChoice {
   FinishReason finish() const { return finish_; }  // valid once done() is true
   // The stop string that ended the choice, if any.
   const std::optional<std::string>& stop() const { return stop_.found(); }
-  // The model's or the request's stop token that ended the choice, if no stop string did.
+  // The stop token (of the model or of the request) that ended the choice, unless a stop string ended it.
   const std::optional<int32_t>& stop_token() const { return stop_token_; }
   int64_t tokens() const { return tokens_; }
   int64_t reasoning_tokens() const { return reasoning_tokens_; }
 
  private:
-  // `word` is the token that caused the events. If it begins a message in a format without headers, it counts as content. Null: it
-  // never does.
+  // `word` is the token that caused the events. If the token begins a message in a format without headers, it counts as content. Null: the
+  // token is already counted, or never counts.
   void read(const std::vector<AnswerEvent>& events, const GeneratedToken* word = nullptr);
   void add(AnswerPiece::Kind kind, const std::string& text);
   void add_text(const std::string& text);
@@ -78,19 +78,19 @@ class AnswerChoice {
   Tokenizer tokenizer_;
   bool show_reasoning_, offers_tools_, wants_logprobs_;
   bool only_echoes_;  // sampled tokens do not belong to the answer
-  bool continues_;    // inside the content of the message to continue, which the parser has not reported yet
-  // Prompt tokens that precede the answer's tokens in lists of log probabilities.
+  bool continues_;    // the answer continues the content of a message, and the parser has not reported an event yet
+  // The tokens of an echoed prompt, which come first in lists of log probabilities.
   std::vector<int32_t> echoed_;
-  size_t text_begins_ = 0, text_ends_ = 0;  // the range of tokens in `echoed_` that belong to the text
+  size_t text_begins_ = 0, text_ends_ = 0;  // range of the tokens in `echoed_` whose text is part of the answer's
   std::unique_ptr<AnswerParser> parser_;    // chats only
   StreamDecoder decoder_;                   // completions only
   StopMatcher stop_;
   AnswerPiece::Kind kind_ = AnswerPiece::Kind::kText;  // kind of the current text
   bool within_ = false;                                // inside the content of a message
   int64_t text_bytes_ = 0, text_characters_ = 0;       // length of the text for the user
-  int64_t shown_bytes_ = 0;                            // bytes of that text that take() may return
-  std::deque<TextToken> held_;                         // tokens whose text is still held back
-  std::vector<TextToken> header_;                      // tokens since the last content
+  int64_t shown_bytes_ = 0;                            // length of that text without what a stop string may still cut
+  std::deque<TextToken> held_;                         // tokens that begin after the first shown_bytes_ bytes
+  std::vector<TextToken> header_;                      // tokens read since the last content, outside of content
   std::vector<AnswerPiece> new_, said_;
   std::vector<ParsedMessage> messages_;
   std::optional<int32_t> stop_token_;

@@ -13,7 +13,7 @@ constexpr double kLogprobLeast = -9999;  // replaces -infinity, which JSON lacks
 
 double finite(float logprob) { return std::max<double>(logprob, kLogprobLeast); }
 
-// The token's text. A partial character becomes "bytes:\xe2\x80", so that any two tokens have different names.
+// The token's text. A token that is not valid UTF-8 becomes for example "bytes:\xe2\x80", so that different tokens have different names.
 std::string name_of(const Tokenizer& tokenizer, int32_t id) {
   const std::string_view piece = tokenizer.piece(id);
   if (is_utf8(piece)) return std::string(piece);
@@ -31,7 +31,7 @@ void end_list(std::string* out) {
   *out += ']';
 }
 
-// Appends {"token": "a", "logprob": -0.5, "bytes": [97], without the closing brace.
+// Appends {"token": "a", "logprob": -0.5, "bytes": [97] without the closing brace, so that the caller can add members.
 void append_token(const Tokenizer& tokenizer, int32_t id, float logprob, std::string* out) {
   *out += "{\"token\":" + json_text(name_of(tokenizer, id)) + ",\"logprob\":" + number_text(finite(logprob)) +
           ",\"bytes\":[";
@@ -62,7 +62,7 @@ std::string with_member(std::string object, const char* key, const std::string& 
   return object;
 }
 
-// Writes text directly, without JSON values: an answer may have a hundred million values.
+// Writes text directly instead of building JSON values, because an answer may have a hundred million of them.
 std::string logprobs_of_chat(const Tokenizer& tokenizer, const std::vector<TextToken>& tokens) {
   std::string out = "[";
   for (const TextToken& t : tokens) {

@@ -14,13 +14,13 @@ inline OrderedJson or_null(const std::string& text) {
   return text.empty() ? OrderedJson(nullptr) : OrderedJson(text);
 }
 
-// Appends the member `key` to the JSON object `object`. `json` must be valid JSON text.
+// Adds the member `key` with the value `json` (JSON text) at the end of the JSON object `object`.
 std::string with_member(std::string object, const char* key, const std::string& json);
 
-// [{"token", "logprob", "bytes", "top_logprobs"}], the form of chats and responses.
+// Returns [{"token", "logprob", "bytes", "top_logprobs"}], the form of chats and responses.
 std::string logprobs_of_chat(const Tokenizer& tokenizer, const std::vector<TextToken>& tokens);
-// {"text_offset", "token_logprobs", "tokens", "top_logprobs"}, the form of completions. Offsets count code points. A token without a log
-// probability has null.
+// Returns {"text_offset", "token_logprobs", "tokens", "top_logprobs"}, the form of completions. Offsets count code points. A token without a
+// log probability has null.
 std::string logprobs_of_completion(const Tokenizer& tokenizer, const std::vector<TextToken>& tokens);
 
 }  // namespace sluice

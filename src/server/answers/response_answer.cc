@@ -112,7 +112,7 @@ void ResponseAnswer::go_on(const AnswerPiece& piece, std::string* out) {
                members, out);
 }
 
-// Log probabilities are sent with the deltas and repeated in the whole response. The events that end a part or an item omit them.
+// The events that end a part or an item omit log probabilities, because the deltas have them, and the whole response repeats them.
 void ResponseAnswer::end_item(std::string* out) {
   if (items_.empty() || !items_.back().open) return;
   Item& item = items_.back();

@@ -1,4 +1,4 @@
-// Answers of /v1/responses: a response object with items, and the stream events for these items.
+// Answers of /v1/responses: a response object that consists of items, or stream events about the items.
 #pragma once
 #include "server/answers/answer.h"
 #include "server/answers/answer_json.h"
@@ -26,16 +26,16 @@ class ResponseAnswer final : public Answer {
   void begin_item(AnswerPiece::Kind kind, const std::string& name, std::string* out);
   void go_on(const AnswerPiece& piece, std::string* out);
   void end_item(std::string* out);
-  // `json` becomes the member `key` of the event.
+  // Appends an event of `type` with `members`, and, if `key` is not null, with the member `key` whose value is the JSON text `json`.
   void append_event(const char* type, OrderedJson members, std::string* out, const char* key = nullptr,
                     const std::string& json = {});
   void append_state(const char* type, const char* status, std::string* out);
 
-  // The members that every event of an item has.
+  // The members that all events about the current item have.
   OrderedJson place() const;
   std::string id_of(size_t item) const;
   std::string call_id_of(size_t item) const { return "call_" + head_.unique + "_" + std::to_string(item); }
-  // Whether the JSON lists log probabilities. The list is many times longer than the text.
+  // Whether JSON includes log probabilities, which are many times longer than the text.
   enum class Logprobs : uint8_t { kNone, kListed };
   std::string part_of(const Item& item, Logprobs logprobs) const;
   std::string object_of(size_t item, Logprobs logprobs) const;

@@ -39,7 +39,7 @@ OrderedJson TextAnswer::call_of(int64_t choice, int64_t call, const std::string&
           {"function", {{"name", function}, {"arguments", ""}}}};
 }
 
-// As in vLLM: the stop string or stop token of the request that ended the answer.
+// As in vLLM: the request's stop string or stop token that ended the choice, else null.
 OrderedJson TextAnswer::stop_reason_of(int64_t choice) const {
   const auto& token = at(choice).stop_token();
   if (token && std::binary_search(stop_token_ids_.begin(), stop_token_ids_.end(), *token)) return *token;
@@ -75,7 +75,7 @@ void TextAnswer::append(int64_t choice, const std::vector<AnswerPiece>& pieces, 
   const bool last = done(choice);
   if (!chat_) {
     const AnswerPiece none;
-    const AnswerPiece& piece = pieces.empty() ? none : pieces.front();  // an echo without tokens: text only
+    const AnswerPiece& piece = pieces.empty() ? none : pieces.front();  // a completion has at most one piece
     if (!pieces.empty() || last)
       append_event(choice, "\"text\":" + json_text(piece.text), piece.tokens, last, out);
     return;

@@ -25,10 +25,10 @@ class TextAnswer final : public Answer {
   OrderedJson call_of(int64_t choice, int64_t call, const std::string& function) const;
 
   bool chat_, include_usage_, usage_in_each_event_;
-  std::vector<int32_t> stop_token_ids_;  // the request's, sorted
+  std::vector<int32_t> stop_token_ids_;  // of the request, sorted
   std::string event_head_;               // the beginning of every event
-  std::vector<int64_t> calls_;           // calls reported so far, by choice
-  std::vector<bool> begun_;              // whether an event has reported the choice
+  std::vector<int64_t> calls_;           // by choice: function calls sent so far
+  std::vector<bool> begun_;              // by choice: whether an event was sent
 };
 
 }  // namespace sluice

@@ -16,7 +16,7 @@ namespace {
 using boost::system::error_code;
 
 constexpr auto kTick = std::chrono::milliseconds(100);
-// How long an allocation on the loop's thread may retry. All connections wait meanwhile.
+// How long a failed allocation on the loop's thread is retried. All connections wait for it.
 constexpr auto kPatience = std::chrono::milliseconds(50);
 constexpr int kAcceptsOfTurn = 64;
 
@@ -52,14 +52,14 @@ Status HttpLoop::open() {
   for (const int signal : {SIGINT, SIGTERM}) {
     struct sigaction now {};
     sigaction(signal, nullptr, &now);
-    if (now.sa_handler != SIG_IGN) signals_.add(signal);  // if SIGHUP is ignored (nohup), the server keeps
-                                                          // ignoring it
+    if (now.sa_handler != SIG_IGN) signals_.add(signal);  // an ignored signal stays ignored, such as SIGHUP under
+                                                          // nohup
   }
   wait_for_signal();
   return {};
 }
 
-// If a coroutine ends because memory ran out, run() starts it again.
+// Starts the coroutine unless it runs. If one ends because memory ran out, run() calls this again.
 void HttpLoop::start(bool* runs, asio::awaitable<void> (HttpLoop::*coroutine)()) {
   if (*runs) return;
   const auto ended = [runs](std::exception_ptr error) {
@@ -77,7 +77,7 @@ void HttpLoop::run() {
     start(&ticks_, &HttpLoop::tick_always);
     context_.run();
   };
-  // The exception has ended only its own connection or answer; the others continue.
+  // std::bad_alloc has ended only one connection, answer or coroutine. run() continues with all others.
   while (!has_memory_for(serve)) std::this_thread::sleep_for(kPatience);
 }
 
@@ -85,7 +85,7 @@ void HttpLoop::wait_for_signal() {
   signals_.async_wait([this](const error_code& error, int signal) {
     if (error) return;
     if (stop_at_) return;
-    // The next signal gets its default action.
+    // A second signal has the system's default action and ends the process.
     signals_.clear();
     std::signal(signal, SIG_DFL);
     service_.on_signal();
@@ -97,14 +97,14 @@ asio::awaitable<void> HttpLoop::accept_all() {
     error_code error;
     tcp::socket socket = co_await acceptor_.async_accept(asio::redirect_error(asio::use_awaitable, error));
     if (!acceptor_.is_open()) co_return;
-    if (error) {  // out of descriptors: wait until some are closed
+    if (error) {  // for example out of descriptors: wait until some are closed
       asio::steady_timer pause(context_, kTick);
       co_await pause.async_wait(asio::redirect_error(asio::use_awaitable, error));
       continue;
     }
     (void)has_memory_for([&] { take_in(std::move(socket)); });  // on failure the socket is closed
-    // Also accepts the other waiting connections. If each turn accepted only one, the last of many clients would wait
-    // for the answers to all earlier ones.
+    // Also accepts further waiting connections. If each turn of the loop accepted only one, the last of many clients would
+    // wait for the answers to all earlier clients.
     for (int more = 1; more < kAcceptsOfTurn && acceptor_.is_open(); ++more) {
       socket = tcp::socket(context_);
       acceptor_.accept(socket, error);
@@ -144,7 +144,7 @@ void HttpLoop::tick() {
   bound_output();
 }
 
-// Drops the connection with the most unsent bytes.
+// Drops the connections with the most unsent bytes until the rest is within max_pending_bytes.
 void HttpLoop::bound_output() {
   while (true) {
     int64_t all = 0, most = 0;
@@ -177,7 +177,7 @@ std::string HttpLoop::url() const {
 
 Result<std::unique_ptr<HttpServer>> HttpServer::listen(const HttpOptions& options, HttpService& service) {
   if (options.host.empty())
-    return invalid("host: wanted an address or a name, found ''");  // would listen on all addresses
+    return invalid("host: wanted an address or a name, found ''");  // an empty host would listen on all addresses
   auto loop = std::make_unique<HttpLoop>(options, service);
   SLUICE_TRY(loop->open());
   return std::unique_ptr<HttpServer>(std::move(loop));

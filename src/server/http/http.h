@@ -1,4 +1,4 @@
-// A single-threaded HTTP/1.1 server for JSON and event streams. This header hides the library that implements it.
+// A single-threaded HTTP/1.1 server for JSON and event streams. This header does not depend on Boost, which the implementation uses.
 #pragma once
 #include <chrono>
 #include <cstdint>
@@ -24,7 +24,7 @@ struct HttpRequest {
   std::string content_type, content_encoding, authorization;
   std::string id;  // the client's x-request-id if usable, else a new id
   std::string body;
-  // While this lives, the body counts towards HttpOptions::max_pending_bytes.
+  // While a copy of this pointer exists, the body counts towards HttpOptions::max_pending_bytes.
   std::shared_ptr<const void> counted;
   Clock::time_point arrived;  // when the last byte arrived
 };
@@ -36,15 +36,15 @@ struct HttpResponse {
   std::string content_type = "application/json";
   std::string body = {};
   HttpHeaders headers = {};
-  std::shared_ptr<const std::string> shared = {};  // if set, this is the body: answers share one copy
+  std::shared_ptr<const std::string> shared = {};  // if set, the body, of which several answers share one copy
   std::string_view text() const { return shared ? *shared : body; }
 };
 
-// Why an answer lost its client.
+// Why an answer cannot reach its client any more.
 enum class ClientLoss : uint8_t {
   kClosed,    // the client closed the connection
   kTooSlow,   // the client read a stream too slowly, or read nothing for HttpOptions::write_timeout
-  kTooLarge,  // its unread answer was the largest when all together exceeded HttpOptions::max_pending_bytes
+  kTooLarge,  // unread answers exceeded HttpOptions::max_pending_bytes in total, and this one was the largest
   kNoMemory,  // memory for the answer ran out
 };
 
@@ -52,18 +52,18 @@ std::string text(ClientLoss how, const SettingNames& names);  // for the log
 
 class HttpConnection;
 
-// The answer to one request: call respond(), or begin_stream(), write() and end(). The functions do nothing once the client is lost. All
-// of them run on the loop's thread. They throw std::bad_alloc if memory is exhausted; then only drop() may follow.
+// The answer to one request: call either respond(), or begin_stream(), then write() any number of times, then end(). Once the client is
+// lost, the functions do nothing. Call them on the loop's thread. If one throws std::bad_alloc, only drop() may be called after it.
 class HttpExchange {
  public:
   HttpExchange(std::weak_ptr<HttpConnection> connection, std::string id)
       : connection_(std::move(connection)), id_(std::move(id)) {}
   const std::string& id() const { return id_; }
-  // The client is connected and its answer incomplete.
+  // Whether the client is still connected and its answer is incomplete.
   bool waits() const { return connection() != nullptr; }
   void respond(HttpResponse response);
   void begin_stream(const HttpResponse& head);  // the body of `head` must be empty
-  // Takes all bytes of one step at once. A client may fall behind by one such write; see HttpOptions::max_output_bytes for the rest.
+  // Call it once per step with all bytes of the step. A client may fall behind by the largest write and by HttpOptions::max_output_bytes.
   void write(std::string bytes);
   void end();
   void drop() noexcept;  // closes the connection without an answer
@@ -77,13 +77,13 @@ class HttpExchange {
   std::string id_;
 };
 
-// The interface that the HTTP server calls. All functions run on the loop's thread and must not block. Only on_request() and error_body()
-// may throw, and only std::bad_alloc.
+// The interface that the HTTP server calls, always on the loop's thread. The functions must not block. Only on_request() and error_body() may
+// throw, and only std::bad_alloc.
 class HttpService {
  public:
   virtual ~HttpService() = default;
   virtual void on_request(HttpRequest request, std::shared_ptr<HttpExchange> exchange) = 0;
-  // Returns the body of an answer to bytes that are no valid request.
+  // Returns the body of an error that the HTTP server itself reports, such as for an invalid request.
   virtual std::string error_body(int status, const std::string& message) = 0;
   virtual void on_tick() = 0;    // several times a second
   virtual void on_signal() = 0;  // on the first SIGINT or SIGTERM; the second one ends the process
@@ -93,16 +93,16 @@ class HttpService {
 
 struct HttpOptions {
   std::string host = "127.0.0.1";
-  int port = 8000;  // 0: any
+  int port = 8000;  // 0: any free port
   int64_t max_body_bytes = 8 << 20;
   int64_t max_header_bytes = 16 << 10;
-  // Limit of all request bodies until they are parsed; and separately of all answers until they are sent.
+  // Limits two totals: the request bodies that are not parsed yet, and the answers that are not sent yet.
   int64_t max_pending_bytes = int64_t{1} << 30;
-  // Bytes of a stream that may stay unread for a second, besides the largest write.
+  // A client of a stream is dropped if, apart from the largest write, more bytes than this stay unread for a second.
   int64_t max_output_bytes = 1 << 20;
   int64_t max_connections = 10000;
   double read_timeout = 30;   // seconds to receive a whole request
-  double write_timeout = 60;  // seconds without any byte sent
+  double write_timeout = 60;  // seconds in which no byte of an answer can be sent
   double idle_timeout = 120;  // seconds between requests
   SettingNames names = {};
 };
@@ -116,7 +116,7 @@ class HttpServer {
   virtual int64_t connections() const = 0;
   virtual void run() = 0;                             // returns after stop()
   virtual void post(std::function<void()> work) = 0;  // runs `work` on the loop's thread; thread-safe
-  virtual void stop() = 0;  // on the loop's thread; queued output gets at most one more second
+  virtual void stop() = 0;  // call it on the loop's thread; for at most one second, queued output is still sent
 };
 
 }  // namespace sluice

@@ -1,5 +1,5 @@
-// Each connection has two coroutines on the loop's thread. One reads, even during an answer, so that a disconnected client is noticed at
-// once. The other one writes.
+// Each connection has two coroutines on the loop's thread: a writer, and a reader that also reads during an answer, so that it notices at
+// once when the client disconnects.
 #include <utility>  // before awaitable.hpp, which uses it and does not include it
 
 #include <algorithm>
@@ -21,9 +21,9 @@ using boost::system::error_code;
 
 constexpr size_t kReadBytes = 16 << 10;
 constexpr size_t kInputMax = 64 << 10;  // bytes of pipelined requests after the current one
-// Above this many unread bytes of answers, the next request waits.
+// The next request of a connection waits while the client has not read more than this many bytes of answers.
 constexpr size_t kOutputPause = 64 << 10;
-constexpr size_t kWriteBytes = 256 << 10;  // per system call: the system copies while the loop waits
+constexpr size_t kWriteBytes = 256 << 10;  // maximum per system call, because the loop waits while the system copies
 constexpr double kLingerSeconds =
     2;  // time for the client to read the error that rejects the rest of its request
 constexpr auto kReadsWithin = std::chrono::seconds(1);
@@ -48,7 +48,7 @@ HttpConnection::HttpConnection(HttpLoop& loop, tcp::socket socket)
       read_deadline_(after(loop.options().read_timeout)) {}
 
 void HttpConnection::start() {
-  // Exhausted memory ends this connection only.
+  // If memory runs out, only this connection ends.
   const auto done = [self = shared_from_this()](std::exception_ptr error) {
     if (error) self->lose(ClientLoss::kNoMemory);
   };
@@ -73,14 +73,14 @@ asio::awaitable<void> HttpConnection::read_all() {
                                                           asio::redirect_error(asio::use_awaitable, error));
     if (!open_) co_return;
     if (error) co_return error == asio::error::eof ? peer_ended() : lose(ClientLoss::kClosed);
-    // Keep reading: closing a socket with unread input would discard output, and the end of input is only seen after all input.
+    // Input that is not needed is read, too: closing a socket with unread input discards output, and a disconnect is seen only after all input.
     if (last_ || (exchange_ && !keep_alive_)) continue;
     if (input_.empty() && !reader_.within() && !exchange_)
       read_deadline_ = after(loop_.options().read_timeout);
     input_.append(chunk.data(), bytes);
     consume();
     if (!exchange_ || input_.size() < kInputMax) continue;
-    keep_alive_ = false;  // later input is not kept, so the connection closes after this answer
+    keep_alive_ = false;  // input from here on is discarded, so the connection closes after this answer
     std::string().swap(input_);
   }
 }
@@ -119,7 +119,7 @@ void HttpConnection::consume() {
   if (consuming_) return;
   consuming_ = true;
   if (!has_memory_for([&] { read_requests(); }) && open_) {
-    // Memory ran out for the current answer or for this error.
+    // If an answer is in progress, or memory runs out again for the error, the connection is closed.
     if (exchange_ || !has_memory_for([&] { refuse(503, "request: the system has no memory for it"); }))
       lose(ClientLoss::kNoMemory);
   }
@@ -133,7 +133,7 @@ void HttpConnection::read_requests() {
     const HttpReader::State state = reader_.read(&input_);
     if (state == HttpReader::State::kRefused) return refuse(reader_.status(), reader_.message());
     count_body();
-    if (last_) return;  // rejected
+    if (last_) return;  // count_body() has rejected the request
     if (state == HttpReader::State::kRequest) {
       take_request();
       continue;
@@ -197,7 +197,7 @@ std::string HttpConnection::head_of(const HttpResponse& r, std::optional<size_t>
   return out + (keep_alive_ ? "Connection: keep-alive\r\n\r\n" : "Connection: close\r\n\r\n");
 }
 
-// Queues everything, or nothing if memory runs out. Does not copy large bodies.
+// Queues all three texts, or none of them if memory runs out. Does not copy large bodies.
 void HttpConnection::queue(std::string_view head, Part body, std::string_view tail) {
   const std::string_view text = body.text();
   const int64_t bytes = std::ssize(head) + std::ssize(text) + std::ssize(tail);
@@ -263,7 +263,7 @@ void HttpConnection::end_exchange() {
   consume();
 }
 
-// A half-closed connection ends an unfinished answer, but queued output is still sent.
+// If the client closes its sending side, an unfinished answer ends, but queued output of finished answers is still sent.
 void HttpConnection::peer_ended() {
   peer_ended_ = true;
   if (exchange_ || unread() == 0) return lose(ClientLoss::kClosed);
@@ -319,7 +319,7 @@ void HttpConnection::close() {
   loop_.drop(shared_from_this());
 }
 
-// One write may be arbitrarily large. Besides it, the bytes that were unread a second ago must fall below max_output_bytes.
+// Drops a client that reads too slowly: of the bytes that were unread a second ago, at most max_output_bytes plus the largest write may be left.
 void HttpConnection::check_reader(Clock::time_point now) {
   if (now - read_checked_ < kReadsWithin) return;
   const int64_t left = left_before_ - (sent_ - sent_before_);  // bytes that have been unread for a second

@@ -27,11 +27,11 @@ using asio::ip::tcp;
 
 Clock::time_point after(double seconds);  // from now on
 
-// Counts bytes of request bodies that are not parsed yet. Thread-safe.
+// Counts the bytes of all request bodies that are not parsed yet. Thread-safe.
 class PendingBytes {
  public:
   explicit PendingBytes(int64_t most) : most_(most) {}
-  // Always counts the bytes. Returns whether the limit holds.
+  // Adds the bytes even if they exceed the limit. Returns whether the total is within the limit.
   bool add(int64_t bytes) { return (bytes_ += bytes) <= most_; }
   void remove(int64_t bytes) { bytes_ -= bytes; }
   int64_t most() const { return most_; }
@@ -55,10 +55,10 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   void write(std::string bytes);
   void end();
   void lose(ClientLoss how) noexcept;
-  int64_t unsent_bytes() const;  // including this connection's share of shared bodies
+  int64_t unsent_bytes() const;  // a shared body counts with its size divided by the number of its owners
 
  private:
-  // A part of the output: its own bytes, or a body shared with other connections.
+  // A part of the output: bytes of this connection, or a body that it shares with other connections.
   struct Part {
     std::string own;
     std::shared_ptr<const std::string> shared = {};
@@ -90,13 +90,13 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   int64_t counted_ = 0;  // bytes of the current body that PendingBytes has counted
   std::shared_ptr<HttpExchange> exchange_;
   std::string last_id_;  // the id of the last answered request
-  // Bytes of answers so far: queued, and sent to the system. `largest_`: the largest write of a stream among the unsent bytes.
+  // Bytes of answers so far: all that were queued, and those passed to the system. `largest_`: the largest stream write since unread() was 0.
   int64_t queued_ = 0, sent_ = 0, largest_ = 0;
   int64_t left_before_ = 0, sent_before_ = 0;  // unread() and sent_ at read_checked_
   Clock::time_point read_checked_;
   bool open_ = true;
   bool consuming_ = false;
-  bool last_ = false;  // no further request is read; the connection closes after its output
+  bool last_ = false;  // the connection reads no further request and closes after its output
   bool peer_ended_ = false;
   bool keep_alive_ = true, chunked_ = true, head_only_ = false;
   Clock::time_point read_deadline_, write_deadline_ = Clock::time_point::max();

@@ -19,13 +19,13 @@ constexpr size_t kRequestIdMax = 128;
 
 std::string to_string(boost::beast::string_view text) { return {text.data(), text.size()}; }
 
-// The id is copied into headers and log lines.
+// Whether a client's request id may be used. Headers and log lines repeat it, so it must be short and printable.
 bool usable_id(std::string_view id) {
   const auto plain = [](char c) { return c > ' ' && c < 127; };
   return !id.empty() && id.size() <= kRequestIdMax && std::all_of(id.begin(), id.end(), plain);
 }
 
-// An absolute target such as "http://host:1/path?query" names the host, and the Host header is ignored (RFC 9112, 3.2.2).
+// If the target is absolute, such as "http://host:1/path?query", it also names the host, and the Host header is ignored (RFC 9112, 3.2.2).
 void split_target(const std::string& target, HttpRequest* request) {
   std::string_view rest = target;
   for (const std::string_view scheme : {"http://", "https://"}) {
@@ -56,7 +56,7 @@ const char* reason_phrase(int status) {
 
 struct HttpReader::Parser : http::request_parser<http::string_body> {
   bool head_checked = false, continue_said = false;
-  // Made from the header section. Trailers follow the body and are ignored (RFC 9110, 6.5.1).
+  // Contains only the headers before the body. Trailers, which follow the body, are ignored (RFC 9110, 6.5.1).
   HttpReader::Message message;
 };
 
@@ -70,7 +70,7 @@ HttpReader::State HttpReader::refuse(int status, std::string message) {
   return State::kRefused;
 }
 
-// Rejects ambiguous lengths of the body: otherwise the body could be read as another client's request (RFC 9112, 6.3).
+// Rejects ambiguous body lengths, with which part of the body could be taken for another client's request (RFC 9112, 6.3).
 HttpReader::State HttpReader::check_head() {
   parser_->head_checked = true;
   const auto& head = parser_->get();
@@ -84,7 +84,7 @@ HttpReader::State HttpReader::check_head() {
     if (head.count(http::field::content_length) > 0)
       return refuse(400, "Content-Length and Transfer-Encoding cannot be combined; send one of them");
   }
-  // RFC 9112, 3.2.
+  // RFC 9112, 3.2 requires one Host header.
   const auto hosts = head.count(http::field::host);
   if (hosts > 1) return refuse(400, "Host: wanted one, found several");
   if (hosts == 0 && head.version() >= 11) return refuse(400, "Host: wanted one, found none");
@@ -116,11 +116,11 @@ HttpReader::State HttpReader::read(std::string* input) {
     if (parser_->is_header_done() && !parser_->head_checked) {
       if (check_head() == State::kRefused) return State::kRefused;
       take_head();
-      parser_->eager(true);  // until here the parser stops after the header section
+      parser_->eager(true);  // without eager(), the parser stops after the header section
     }
     if (parser_->is_done()) return State::kRequest;
     if (used > 0) continue;
-    // The parser waits for CR LF and does not end a line at LF alone (RFC 9112, 2.2).
+    // The parser waits for CR LF even if a line ends in LF alone (RFC 9112, 2.2), and would wait forever.
     if (parser_->is_header_done() && parser_->chunked() && has_bare_line_feed(*input))
       return refuse(
           400, "Transfer-Encoding: wanted chunks whose lines end in CR LF, found a line that ends in LF");

@@ -20,23 +20,23 @@ class HttpReader {
   enum class State : uint8_t {
     kMore,     // needs more bytes
     kRequest,  // take() returns the request
-    kRefused,  // the bytes are no valid request, or too large; later bytes cannot be parsed
+    kRefused,  // the request is invalid or too large, and the bytes after it cannot be parsed
   };
   // Consumes bytes from the front of `input`, at most up to the end of one request.
   State read(std::string* input);
   bool within() const { return parser_ != nullptr; }  // a request has begun
-  int64_t body_bytes() const;                         // received so far of the current request's body
+  int64_t body_bytes() const;                         // bytes of the current request's body received so far
   // Whether the client waits for "100 Continue" before it sends the body. Returns true at most once per request.
   bool expects_continue();
 
   struct Message {
-    HttpRequest request;  // `id` is empty if the client's is unusable
+    HttpRequest request;  // `id` is empty if the client sent no usable id
     bool keep_alive = true;
     bool chunks = true;  // the client's HTTP version supports chunked answers
     bool head_only = false;
   };
   Message take();
-  // Valid in state kRefused.
+  // The HTTP status and the message of the error; valid in state kRefused.
   int status() const { return status_; }
   const std::string& message() const { return message_; }
 

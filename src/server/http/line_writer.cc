@@ -18,14 +18,14 @@ namespace {
 
 constexpr std::chrono::milliseconds kLastLines{1000};
 
-// Returns the number of bytes written: fewer than given only after an error.
+// Returns the number of bytes written, which is less than bytes.size() only after an error.
 size_t write_bytes(int descriptor, std::string_view bytes) {
   size_t written = 0;
   while (written < bytes.size()) {
     const ssize_t n = ::write(descriptor, bytes.data() + written, bytes.size() - written);
     if (n >= 0) {
       written += static_cast<size_t>(n);
-      // Another process made the shared descriptor non-blocking.
+      // Another process that shares the descriptor made it non-blocking, so wait until it is writable.
     } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
       pollfd writable{.fd = descriptor, .events = POLLOUT, .revents = 0};
       (void)poll(&writable, 1, -1);
@@ -51,7 +51,7 @@ struct LineWriter::Queue {
   std::condition_variable wake, idle;
   std::deque<Line> lines;
   int64_t bytes = 0;  // total size of `lines`
-  // Lines dropped since the last queued line; lines dropped since the start.
+  // missing: lines dropped since the last queued line; dropped: lines dropped since the start.
   int64_t missing = 0, dropped = 0;
   bool writing = false, end = false;
 };
@@ -112,7 +112,7 @@ void LineWriter::write_all(const std::shared_ptr<Queue>& queue) {
   pthread_sigmask(SIG_BLOCK, &pipe, nullptr);
   Queue& q = *queue;
   std::unique_lock lock(q.mutex);
-  int64_t untold = 0;  // dropped lines that no note has reported yet
+  int64_t untold = 0;  // dropped lines that no note in the output has reported yet
   bool cut = false;    // the last line was written only in part
   while (true) {
     q.wake.wait(lock, [&] { return q.end || !q.lines.empty() || q.missing > 0; });
@@ -141,7 +141,7 @@ void LineWriter::write_all(const std::shared_ptr<Queue>& queue) {
       failed = written < line.size();
       cut = failed && written > 0;
     } else {
-      failed = !line.empty();  // the note about dropped lines must come first
+      failed = !line.empty();  // writing the note failed, so the line is dropped, too
     }
     untold += failed ? 1 : 0;
     lock.lock();

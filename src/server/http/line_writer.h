@@ -1,4 +1,4 @@
-// Writes lines to a descriptor that may block, such as a pipe without a reader. A separate thread writes, so write() never blocks.
+// Writes lines to a descriptor that may block, such as a pipe that nobody reads. A separate thread writes, so write() never blocks.
 #pragma once
 #include <chrono>
 #include <cstdint>
@@ -15,8 +15,8 @@ class LineWriter {
   // Makes the line that reports dropped lines.
   using NoteDropped = std::function<std::string(int64_t lines)>;
 
-  // Keeps at most `max_bytes` of unwritten lines. The line from `note` replaces dropped lines in the output; any thread may call `note`.
-  // Throws std::system_error if the thread cannot be created.
+  // Keeps at most `max_bytes` of unwritten lines and drops the rest. The line from `note`, which any thread may call, takes the place of
+  // dropped lines in the output. Throws std::system_error if the thread cannot be created.
   LineWriter(int descriptor, int64_t max_bytes, NoteDropped note);
   // Waits at most one second until all lines are written.
   ~LineWriter();
@@ -24,15 +24,15 @@ class LineWriter {
   LineWriter& operator=(const LineWriter&) = delete;
 
   void write(std::string line) noexcept;  // thread-safe; drops a line that does not fit
-  void drop() noexcept;                   // counts a line as dropped because its text could not be allocated
-  // Waits up to `most`. Returns whether all accepted lines are written or dropped.
+  void drop() noexcept;                   // counts a line as dropped; for callers that could not allocate its text
+  // Waits until all lines are written or dropped, at most for `most`. Returns whether they are.
   bool flush(std::chrono::milliseconds most) const;
   int64_t dropped() const;  // since the start
 
  private:
   struct Queue;
   static void write_all(const std::shared_ptr<Queue>& queue);
-  // Shared with the thread, which is left behind if a write never returns.
+  // Shared with the thread, because the thread outlives this object if a write never returns.
   std::shared_ptr<Queue> queue_;
   WorkerThread thread_;
 };

@@ -10,13 +10,13 @@ function fill(element, children) {
   return element;
 }
 
-// `children` may contain arrays.
+// Creates an element. `children` may contain arrays of children.
 function el(tag, properties = {}, ...children) {
   return fill(Object.assign(document.createElement(tag), properties), children.flat());
 }
 const button = (text, onclick) => el("button", { type: "button", className: "quiet", onclick }, text);
 
-// Browsers may deny access to storage.
+// Reads a stored value, or stores `value` if it is given. Returns null if the browser denies access to its storage.
 function kept(store, name, value) {
   try {
     if (value === undefined) return JSON.parse(window[store].getItem("sluice." + name));
@@ -26,13 +26,14 @@ function kept(store, name, value) {
   }
 }
 
-// Markdown, in time linear in the length of the text: a failed search is never repeated.
+// Markdown. Parsing takes time linear in the length of the text, because a failed search is never repeated.
 
 const kMark = /[`*[]|https?:\/\//g;
 const isSpace = (c) => !c || /\s/.test(c);
 const isWord = (c) => Boolean(c) && /[\w*]/.test(c);
 
-// Returns a function that finds the next match of `pattern` (one position wide). Its argument must never decrease.
+// Returns a function that finds the first match of `pattern` at or after a position. Its calls take linear time in total if their positions
+// never decrease.
 function finder(text, pattern) {
   const found = new RegExp(pattern, "g");
   let from = 0, at = -1;
@@ -49,7 +50,8 @@ function link(href, ...label) {
   return el("a", { href, target: "_blank", rel: "noopener noreferrer" }, ...label);
 }
 
-// Returns a function that parses the element at a mark: the element and its end, or null. Positions must never decrease.
+// Returns a function that parses the inline element at a position. Its result is the element and its end, or null if there is no element.
+// Its calls take linear time in total if their positions never decrease.
 function inlineParts(text, depth) {
   const strongEnd = finder(text, /(?<=\S)\*\*/), bracket = finder(text, /\]/), hrefEnd = finder(text, /[\s)]/);
   // Maps the start of a run of backticks to the start of the next run of the same length.
@@ -148,7 +150,7 @@ const isDivider = (line) => /^[ |:-]+$/.test(line) && line.includes("-");
 const cells = (row) => row.trim().replace(/^\||\|$/g, "").split("|").map((cell) => cell.trim());
 const startsBlock = (line) => /^(#{1,6} |>)/.test(line) || kItem.test(line) || kRule.test(line) || fenceOf(line) !== null;
 
-// The lines from `at` on that satisfy `more`, and the index after them.
+// Returns the lines from `at` up to the first that does not satisfy `more`, and the index of that line.
 function gather(lines, at, more) {
   let end = at;
   while (end < lines.length && more(lines[end], end)) end++;
@@ -179,7 +181,7 @@ function table(lines, at) {
   return [el("div", { className: "table" }, el("table", {}, el("thead", {}, row("th")(lines[at])), body)), end];
 }
 
-// The block that begins at a non-empty line, and the index of the line after it.
+// Parses the block that begins at the non-empty line `at`. Returns its element and the index of the first line after the block.
 function block(lines, at, depth) {
   const line = lines[at];
   const fence = fenceOf(line);
@@ -328,7 +330,7 @@ function stop() {
   question.focus();
 }
 
-// Statistics of an answer. While it streams, received pieces stand in for tokens.
+// Statistics of an answer. Until the server reports the usage, the number of received pieces approximates the number of tokens.
 function facts(turn) {
   const out = [];
   const tokens = turn.usage?.completion_tokens ?? turn.pieces;
@@ -382,7 +384,7 @@ function update(turn) {
   if (pinned) scroll.scrollTop = scroll.scrollHeight;
 }
 
-// Leaves existing elements in place, because they may be focused, selected or unfolded.
+// Updates the page. Existing elements stay in place, because they may be focused, selected or unfolded.
 function render() {
   turns.map(articleOf).forEach((article, i) => log.children[i] === article || log.insertBefore(article, log.children[i] ?? null));
   while (log.children.length > turns.length) log.lastChild.remove();

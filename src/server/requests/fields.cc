@@ -7,7 +7,7 @@
 namespace sluice {
 namespace {
 
-constexpr std::string_view kBody = "body: ";           // precedes every path that a reader reports
+constexpr std::string_view kBody = "body: ";           // the first part of every path in a JsonAt's error
 constexpr size_t kParamMax = 200, kMessageMax = 2000;  // bytes; a client's names may be as long as a body
 constexpr size_t kUnreadMax = 32;                      // limit of reported unknown fields of an object
 constexpr size_t kIgnoredMax = 64;                     // limit of reported unknown fields of a request
@@ -38,7 +38,7 @@ void ApiFields::fail(const Status& status) {
   if (failed()) return;
   ApiError error{.message = status.message};
   const size_t end = error.message.find(": wanted");
-  // Errors of the body itself keep the prefix: "body: wanted an object".
+  // Removes "body: " from errors about fields. Errors about the body itself keep it, as in "body: wanted an object".
   if (error.message.starts_with(kBody) && end != std::string::npos && end >= kBody.size()) {
     error.param = shortened(error.message.substr(kBody.size(), end - kBody.size()), kParamMax);
     error.message.erase(0, kBody.size());
@@ -124,7 +124,7 @@ void note_unread(const ApiFields& fields, const std::string& prefix, ApiRequest*
   for (std::string& name : fields.unread(prefix)) ignore(std::move(name), &out->ignored);
 }
 
-// Called for each of many parts, so it only compares names unless a member is unknown.
+// May be called for a million parts, so it does nothing but compare names unless a member is unknown.
 void note_unread(const JsonAt& at, std::initializer_list<std::string_view> known,
                  std::vector<std::string>* ignored) {
   if (!at.value().is_object() || ignored->size() >= kIgnoredMax) return;
@@ -162,7 +162,7 @@ OrderedJson in_order(std::string_view body, const std::string& member) {
   return value.ok() ? std::move(value).value() : OrderedJson();
 }
 
-// JsonAt::items() would be too slow: a prompt may have a hundred thousand tokens.
+// Does not use JsonAt::items(), which would be too slow for a prompt with a hundred thousand tokens.
 std::vector<int32_t> read_tokens(const JsonAt& at, int64_t vocab, ApiFields* fields) {
   std::vector<int32_t> out;
   if (!at.value().is_array()) return fields->fail(at, "an array of token ids"), out;

@@ -1,5 +1,5 @@
-// Reads the fields of a client's JSON object. Each field is read once by name. Keeps the first error, and can list the unread
-// fields.
+// Reads the fields of a client's JSON object, once each and by name. Keeps the first error, and can list the fields that were
+// not read.
 #pragma once
 #include <functional>
 #include <initializer_list>
@@ -19,22 +19,22 @@ class ApiFields {
   // `at` and `error` must outlive this object. An error is stored only if `error` has none yet.
   ApiFields(JsonAt at, std::optional<ApiError>* error);
 
-  // The field, if it is present and not null.
+  // The field if it is present and not null; counts it as read.
   std::optional<JsonAt> take(const std::string& name);
   std::optional<double> number(const std::string& name, double least, double most);
   std::optional<int64_t> integer(const std::string& name, int64_t least, int64_t most);
   bool boolean(const std::string& name, bool otherwise);
   std::string string(const std::string& name);
-  // Rejects the field unless it is null or a value in `neutral`, a JSON array.
+  // Rejects the field unless it is missing, null, or equal to a value in `neutral`, which is a JSON array.
   void refuse(const std::string& name, const char* neutral);
   void skip(const std::string& name) { known_.insert(name); }
   // Returns the unread fields that are not null, each with `prefix`. The list is limited, and long names are shortened.
   std::vector<std::string> unread(const std::string& prefix = "") const;
-  // Reads the fields of a nested object. Its first error becomes an error of this object.
+  // Calls `read` with the fields of a nested object. The first error there becomes an error of this object.
   void inside(const JsonAt& at, const std::function<void(ApiFields*)>& read);
   const Json& value() const { return at_.value(); }
 
-  void fail(const Status& status);  // `status` comes from a JsonAt
+  void fail(const Status& status);  // `status` must be an error of a JsonAt
   void fail(const JsonAt& at, std::string_view wanted) { fail(at.wrong(wanted)); }
   bool failed() const { return error_->has_value(); }
 
@@ -44,10 +44,10 @@ class ApiFields {
   std::set<std::string> known_;
 };
 
-// None: `error` is set.
+// Parses a request's body. nullopt: `error` is set.
 std::optional<Json> parse_body(std::string_view body, std::optional<ApiError>* error);
 
-// Parses a body that must be an object and calls `read` with its fields and the result.
+// Parses a body, which must be an object, and calls `read` with its fields and a T to fill. Returns the T or the first error.
 template <class T, class Read>
 Result<T, ApiError> read_body(std::string_view body, const Read& read) {
   std::optional<ApiError> error;
@@ -60,25 +60,25 @@ Result<T, ApiError> read_body(std::string_view body, const Read& read) {
   return out;
 }
 
-// Reads the fields that all generation requests share: model, sampling, n, stop strings and stream; rejects unsupported ones.
+// Reads the fields that all generation requests share (model, sampling, n, stop strings, stream) and rejects unsupported fields.
 void read_common(ApiFields* fields, const ApiLimits& limits, ApiRequest* out);
-// Reads "low", "medium" or "high". If two fields disagree, the second one is an error.
+// Reads the reasoning effort: "low", "medium" or "high". It is an error if another field has already set another effort.
 void read_effort(const char* name, ApiFields* fields, ApiRequest* out);
-// Reads chat_template_kwargs: the arguments of the chat format's template. A template ignores unknown names.
+// Reads chat_template_kwargs, the arguments of the chat format's template. Unknown names are ignored, as by templates.
 void read_template_kwargs(ApiFields* fields, ApiRequest* out);
-// Rejects members of `reasoning` that other servers support and Sluice does not.
+// Rejects members of `reasoning` that other servers support but Sluice does not.
 void refuse_reasoning(ApiFields* reasoning);
-void note_summary(ApiFields* reasoning, ApiRequest* out);  // adds to `out->unmet`
-// The place of a field in the body: "messages[3].content".
+void note_summary(ApiFields* reasoning, ApiRequest* out);  // a requested summary is added to `out->unmet`
+// The path of a field in the body, such as "messages[3].content".
 std::string field_of(const JsonAt& at);
 // Adds the unread fields to `out->ignored`.
 void note_unread(const ApiFields& fields, const std::string& prefix, ApiRequest* out);
-// Adds the members of an object that are neither null nor `known`, with the path of the object: "messages.content.x". Paths have no
-// indices, and each is added once.
+// Adds to `ignored` the members of an object that are neither null nor in `known`, with their paths, such as "messages.content.x". Paths
+// omit indices, and equal paths are added once.
 void note_unread(const JsonAt& at, std::initializer_list<std::string_view> known,
                  std::vector<std::string>* ignored);
 
-// Iterates over the elements of a JSON array without copying them all: a body may have millions.
+// Iterates over the elements of a JSON array without building a list of them, because a body may have millions.
 class ItemsOf {
  public:
   explicit ItemsOf(JsonAt array) : array_(std::move(array)) {}
@@ -101,13 +101,13 @@ class ItemsOf {
 };
 inline ItemsOf items_of(const JsonAt& at) { return ItemsOf(at); }
 
-// Returns the index of the word in `words`. Any other value is an error of `fields`, and the result is none.
+// Returns the index of the value in `words`. If it is not one of them, sets an error in `fields` and returns nullopt.
 std::optional<size_t> read_word(const JsonAt& at, std::initializer_list<const char*> words,
                                 ApiFields* fields);
 
-Status wrong_width(const WideInteger& wide);  // of an integer in a body
+Status wrong_width(const WideInteger& wide);  // the error about an integer that needs more than 64 bits
 
-// Returns a member of a body that parse_body() has accepted, with keys in the order of the text: schemas depend on that order.
+// Returns a member of a body that parse_body() has accepted. Its keys have the order of the text, which matters in schemas.
 OrderedJson in_order(std::string_view body, const std::string& member);
 
 // Reads token ids such as [1, 2, 3], each below `vocab`.

@@ -8,7 +8,7 @@ namespace {
 constexpr size_t kToolsMax = 256;
 constexpr size_t kToolValuesMax = 1 << 16,
                  kToolBytesMax = 1 << 20;  // limits of all tools together
-constexpr size_t kCallNameMax = 256;       // bytes; calls in a conversation may come from other servers
+constexpr size_t kCallNameMax = 256;       // bytes; generous, because other servers may have produced the calls
 // Tools of /v1/responses that only OpenAI's server can run, or whose arguments are not JSON.
 constexpr std::string_view kHosted[] = {"apply_patch",
                                         "code_interpreter",
@@ -26,13 +26,13 @@ constexpr std::string_view kHosted[] = {"apply_patch",
                                         "web_search_preview"};
 
 bool is_hosted(const std::string& type) {
-  // A version is a date after the name: "web_search_preview_2025_03_11".
+  // The name may end in a date as its version, such as "web_search_preview_2025_03_11".
   const size_t digits = type.find("_20");
   const std::string_view name = std::string_view(type).substr(0, digits);
   return std::find(std::begin(kHosted), std::end(kHosted), name) != std::end(kHosted);
 }
 
-// The number of values in `json`, including itself.
+// The number of values in `json`, including `json` itself.
 size_t values_in(const Json& json) {
   size_t count = 1;
   if (json.is_structured())
@@ -70,7 +70,7 @@ void read_assistant(ApiFields* fields, const std::string& content, ConversationR
   read_calls(*calls, fields, out);
 }
 
-// DeepSeek's field: the answer continues the last message, which must be the assistant's.
+// Reads `prefix`, a field of DeepSeek's API: if true, the answer continues the last message, which must be of the assistant.
 void read_prefix(const JsonAt& at, bool may_continue, ApiFields* fields, ApiRequest* request) {
   if (!fields->boolean("prefix", false)) return;
   const JsonAt prefix = at.at("prefix").value();
@@ -107,7 +107,7 @@ void read_message(const JsonAt& at, bool is_last, ApiFields* body, ApiRequest* r
   note_unread(fields, "messages.", request);
 }
 
-// {"type": "function", "function": {"name": "f"}}; a response has the name beside the type.
+// Reads {"type": "function", "function": {"name": "f"}}, or in a response {"type": "function", "name": "f"}.
 void read_named_choice(const JsonAt& at, ToolStyle style, ApiFields* fields, ApiRequest* request) {
   ApiTools* out = &request->tools;
   const auto type = at.string("type");
@@ -165,7 +165,7 @@ std::string read_content(const JsonAt& at, std::initializer_list<const char*> ty
                           "\"" + std::string(*types.begin()) + "\", the only supported type of part"),
              out;
     if (!text.ok()) return fields->fail(text.status()), out;
-    // A client sends an earlier answer's parts back with its annotations and log probabilities.
+    // Clients send the parts of earlier answers back, including their annotations and log probabilities.
     note_unread(part, {"type", "text", "annotations", "logprobs"}, ignored);
     out += text.value();
   }
@@ -214,7 +214,8 @@ void read_messages(ApiFields* fields, ApiRequest* out) {
 
 namespace {
 
-// Requires an object even if the schema allows other types: {} would allow any value. None: an error of `fields`.
+// The schema of a function's arguments as text, with the type "object" even if the schema has no type or allows others, because {} would
+// allow any value. nullopt: an error was set in `fields`.
 std::optional<std::string> arguments_schema(const JsonAt& parameters, const OrderedJson& ordered,
                                             ApiFields* fields) {
   if (!parameters.has("type")) {
@@ -232,7 +233,7 @@ std::optional<std::string> arguments_schema(const JsonAt& parameters, const Orde
   return schema.dump();
 }
 
-// Reads one function; `at` is the object with its name.
+// Reads one function; `at` is the object that has the function's name.
 void read_function(const JsonAt& at, const OrderedJson& ordered, ApiFields* fields, ApiRequest* request) {
   ApiTools* out = &request->tools;
   const auto name = at.string("name"), description = at.string("description", "");
@@ -272,7 +273,7 @@ void read_tools(ApiFields* fields, std::string_view body, ToolStyle style, ApiRe
       return fields->fail(*at, "an array of at most " + std::to_string(kToolsMax) + " tools");
     if (values_in(at->value()) > kToolValuesMax)
       return fields->fail(*at, "at most " + std::to_string(kToolValuesMax) + " values in its schemas");
-    // Schemas are written from parsed values, and parsing would round such an integer to a double.
+    // The schemas' text is written from parsed values. Parsing rounds an integer of more than 64 bits to a double, so it is rejected.
     const std::string path[] = {"tools"};
     if (const auto wide = wide_integer(body, path)) return fields->fail(wrong_width(*wide));
     const auto ordered = at->value().empty() ? OrderedJson() : in_order(body, "tools");

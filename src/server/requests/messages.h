@@ -1,4 +1,4 @@
-// Reads conversations and tools in the forms that clients send.
+// Reads the conversations and tools of requests.
 #pragma once
 #include <string>
 #include <string_view>
@@ -8,21 +8,21 @@
 
 namespace sluice {
 
-// Reads a string, or an array of text parts. `types` are the allowed types of a part. Unknown members of parts are added to `ignored`.
+// Reads a string, or an array of text parts whose types are in `types`. Unknown members of the parts are added to `ignored`.
 std::string read_content(const JsonAt& at, std::initializer_list<const char*> types, ApiFields* fields,
                          std::vector<std::string>* ignored);
 
 constexpr size_t kCallIdMax = 1024;  // bytes; OpenAI's ids have about 30
-// Checks the length of a call's id and of its function's name; both must be present. A violation is an error of `fields`.
+// Checks that a call's id and its function's name are short enough; both must be present. Otherwise sets an error in `fields`.
 bool fits_call(const JsonAt& call, const char* id, const JsonAt& function, ApiFields* fields);
 
 // Builds a conversation from a client's messages.
 class ConversationReader {
  public:
-  // Continues the conversation of `out`. Unknown fields of its messages are added to `out->ignored`.
+  // Appends to the conversation of `out`. Unknown fields of messages are added to `out->ignored`.
   explicit ConversationReader(ApiRequest* out) : out_(&out->conversation), ignored_(&out->ignored) {}
   std::vector<std::string>* ignored() { return ignored_; }
-  // Adds a system or developer message. Before all other messages it sets the instructions.
+  // Adds a system or developer message. If no other message precedes it, it becomes part of the instructions.
   void instruct(const std::string& content);
   void ask(const std::string& content);
   void reason(const std::string& content);
@@ -38,8 +38,8 @@ class ConversationReader {
 
 void read_messages(ApiFields* fields, ApiRequest* out);
 
-// Reads tools and tool_choice. A chat nests a tool's function in an object of its own; a response does not. Tools that the server would
-// have to run are left out.
+// Reads tools and tool_choice. In a chat a tool has its function in the member "function"; in a response the tool itself is the function.
+// Tools that the server would have to run are left out.
 enum class ToolStyle : uint8_t { kChat, kResponse };
 void read_tools(ApiFields* fields, std::string_view body, ToolStyle style, ApiRequest* request);
 

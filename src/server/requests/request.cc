@@ -15,11 +15,11 @@ namespace {
 
 constexpr int64_t kCompletionTokens = 16;  // the OpenAI API's default of max_tokens
 constexpr size_t kStopsMax = 64, kStopBytesMax = 4096;
-constexpr size_t kStopTokensMax = 4096;  // different tokens
-constexpr int64_t kBiasesMax = 1 << 20;  // summed over all choices, because each choice has its own copy of
-                                         // the list
+constexpr size_t kStopTokensMax = 4096;  // limit of different stop tokens
+constexpr int64_t kBiasesMax = 1 << 20;  // limit of biases times choices, because each choice has a copy of the
+                                         // biases
 
-// A field of an unsupported feature, and the values that leave the feature off.
+// A field of an unsupported feature, with the values that mean "off".
 struct Unsupported {
   const char* field;
   const char* neutral;  // a JSON array; null is always neutral
@@ -84,7 +84,7 @@ constexpr Unsupported kUnsupported[] = {{"adaptive_target", "[-1]"},
                                         {"verbosity", R"(["medium"])"},
                                         {"web_search_options", "[]"},
                                         {"xtc_probability", "[0]"}};
-// Fields of other endpoints and token limits under the names of other APIs, with the values that leave them off.
+// Fields of other endpoints, and other APIs' names of max_tokens, with the values that mean "off".
 constexpr const char* kPlainText = R"([{}, {"format": {"type": "text"}}])";
 constexpr Unsupported kUnsupportedOfChat[] = {
     {"echo", "[false]"}, {"max_output_tokens", "[]"}, {"n_predict", "[-1]"}, {"text", kPlainText}};
@@ -137,7 +137,7 @@ void read_stream(ApiFields* fields, ApiRequest* out) {
   });
 }
 
-// {"50256": -100}
+// Reads logit_bias, such as {"50256": -100}.
 void read_bias(ApiFields* fields, const ApiLimits& limits, SamplingParams* out) {
   const auto at = fields->take("logit_bias");
   if (!at) return;
@@ -165,7 +165,7 @@ void read_sampling(ApiFields* fields, const ApiLimits& limits, int64_t tokens_le
   out->temperature = fields->number("temperature", 0, limits.temperature_max);
   out->top_p = fields->number("top_p", 0, 1);
   out->min_p = fields->number("min_p", 0, 1);
-  // "All" is -1 in vLLM and 0 here.
+  // vLLM's value for "all tokens" is -1, and the engine's is 0.
   if (const auto k = fields->integer("top_k", -1, INT32_MAX)) out->top_k = std::max<int64_t>(*k, 0);
   if (const auto seed = fields->integer("seed", INT64_MIN, INT64_MAX))
     out->seed = static_cast<uint64_t>(*seed);
@@ -187,7 +187,7 @@ void read_sampling(ApiFields* fields, const ApiLimits& limits, int64_t tokens_le
   }
 }
 
-// {"logprobs": true, "top_logprobs": 5}
+// Reads {"logprobs": true, "top_logprobs": 5}.
 void read_chat_logprobs(ApiFields* fields, const ApiLimits& limits, SamplingParams* out) {
   const bool wanted = fields->boolean("logprobs", false);
   const auto top = fields->integer("top_logprobs", 0, limits.logprobs_max);
@@ -253,7 +253,7 @@ void note_summary(ApiFields* reasoning, ApiRequest* out) {
 
 namespace {
 
-// {"effort": "low", "summary": "auto"}, as in a response.
+// Reads {"effort": "low", "summary": "auto"}, which is also a field of /v1/responses.
 void read_reasoning(ApiFields* fields, ApiRequest* out) {
   const auto at = fields->take("reasoning");
   if (!at) return;
@@ -308,7 +308,7 @@ void read_template_kwargs(ApiFields* fields, ApiRequest* out) {
   if (!at) return;
   fields->inside(*at, [&](ApiFields* inside) {
     read_effort("reasoning_effort", inside, out);
-    // Only some formats support this field; the reader does not know which one is served.
+    // Only some chat formats support these names. ServedModel::check_chat() removes them from `ignored` if the model's format does.
     for (const char* name : kThinkingNames) {
       if (!inside->take(name)) continue;
       read_thinking(name, inside, out);
@@ -333,7 +333,7 @@ void read_prompt_end(ApiFields* fields, ApiRequest* out) {
   out->end = open ? PromptEnd::kOpenMessage : next ? PromptEnd::kNextMessage : PromptEnd::kLastMessage;
 }
 
-// An answer begins a message of the assistant or continues one. A prompt may end in other ways only where it is counted.
+// Rejects a prompt that ends without an open assistant message, which only /tokenize allows, and checks whether the last message can be continued.
 void check_prompt_end(ApiFields* fields, const ApiRequest& chat) {
   if (fields->failed() || chat.end == PromptEnd::kNextMessage) return;
   if (chat.end == PromptEnd::kLastMessage)
@@ -360,7 +360,7 @@ void read_prompt_of_chat(ApiFields* fields, std::string_view body, ApiRequest* o
   read_reasoning(fields, out);
   read_template_kwargs(fields, out);
   read_tools(fields, body, ToolStyle::kChat, out);
-  out->add_special_tokens = fields->boolean("add_special_tokens", false);  // the format has its own
+  out->add_special_tokens = fields->boolean("add_special_tokens", false);  // the chat format already adds its own
   read_prompt_end(fields, out);
 }
 

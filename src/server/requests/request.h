@@ -28,12 +28,12 @@ struct ApiError {
 };
 
 struct ApiLimits {
-  int64_t vocab = 0;          // token ids must be less
+  int64_t vocab = 0;          // token ids must be less than this
   int64_t max_choices = 128;  // choices of one request
   double temperature_max = 2;
-  double penalty_max = 2;  // limit of the absolute frequency and presence penalties
+  double penalty_max = 2;  // limit of the absolute value of frequency and presence penalties
   double repetition_min = 0.01, repetition_max = 100;
-  double bias_max = 100;  // limit of the absolute bias
+  double bias_max = 100;  // limit of the absolute value of a bias
   int64_t logprobs_max = 20;
   int64_t scores_max = 1 << 23;  // log probabilities of one answer
 };
@@ -65,11 +65,11 @@ struct StoredResponse {
   std::string json;
 };
 
-// The fields that only /v1/responses has.
+// Fields of /v1/responses only.
 struct ApiResponseFields {
   bool store = true;
-  std::string instructions = {};  // for this answer only
-  // JSON members, without braces, that the answer copies from the request.
+  std::string instructions = {};  // apply to this answer, and are not stored with the conversation
+  // The members that the answer repeats from the request, as JSON text without the braces around them.
   std::string given_back = {};
 };
 
@@ -79,45 +79,45 @@ struct ApiRequest {
   // Chats and responses only.
   ApiConversation conversation = {};
   std::optional<ReasoningEffort> effort = {};
-  std::string effort_field = {};  // the field that requests it
+  std::string effort_field = {};  // the field that set `effort`
   std::optional<bool> thinking = {};
   bool needs_thinking_switch =
       false;                      // a format without ChatAbilities::thinking_switch rejects enable_thinking
-  std::string prefix_field = {};  // the last message's `prefix`, if the answer shall continue it
-  PromptEnd end = PromptEnd::kNextMessage;  // kOpenMessage: the answer continues the last message
+  std::string prefix_field = {};  // the path of the last message's `prefix`, if that field is true
+  PromptEnd end = PromptEnd::kNextMessage;  // with kOpenMessage, the answer continues the last message
   bool include_reasoning = true;
   ApiTools tools = {};
   ApiResponseFields response = {};
   // Completions only.
   std::vector<Prompt> prompts = {};  // at least one
   bool echo = false;
-  Specials specials = Specials::kAsText;  // how prompts treat the text of special tokens
+  Specials specials = Specials::kAsText;  // whether the text of a special token in a prompt becomes that token
 
-  bool add_special_tokens = false;  // puts special_ends() around a chat's prompt or prompts of text
-  SamplingParams sampling = {};     // max_tokens 0: the answer is only the echoed prompt
+  bool add_special_tokens = false;  // puts special_ends() around the prompt, unless it is given as token ids
+  SamplingParams sampling = {};     // if max_tokens is 0, the answer is only the echoed prompt
   std::optional<GrammarSource> structure = {};  // what the answer must match; in a chat, its final message
-  std::string structure_field = {};             // the field that requests it
+  std::string structure_field = {};             // the field that set `structure`
   std::optional<ResponseFormat> response_format = {};  // shown to the model in a chat's prompt
   int64_t choices = 1;                                 // per prompt
   StopStrings stop = {};
   bool stream = false, include_usage = false;
   bool usage_in_each_event = false;       // only with include_usage
   std::vector<std::string> ignored = {};  // unknown fields
-  std::vector<std::string> unmet = {};    // features that are requested and not available
+  std::vector<std::string> unmet = {};    // requested features that Sluice does not have
 };
 
-// Whether the field switches reasoning on or off. Templates use two names for this field. Chat formats without the option ignore
-// it.
+// Whether `field` switches reasoning on or off; templates use two names for this. Chat formats without the option ignore the
+// field.
 bool is_thinking_field(std::string_view field);
 
 struct TokenizeRequest {
-  std::optional<std::string> text;  // none: tokenize the chat
+  std::optional<std::string> text;  // nullopt: tokenize `chat`
   Specials specials = Specials::kAsText;
-  bool add_special_tokens = true;  // for text only; a chat has its own field
+  bool add_special_tokens = true;  // for `text`; ApiRequest has the field for `chat`
   ApiRequest chat;
 };
 
-// A field that Sluice does not support is an error that names the field, unless its value means "off".
+// An unsupported field is an error, which names the field, unless the field's value means "off".
 Result<ApiRequest, ApiError> read_chat(std::string_view body, const ApiLimits& limits);
 // Finds the response named by `previous_response_id`; null: not stored.
 using FindResponse = std::function<std::shared_ptr<const StoredResponse>(const std::string& id)>;

@@ -23,7 +23,7 @@ constexpr std::pair<const char*, const char*> kUnsupportedOfResponses[] = {
 constexpr size_t kMetadataMax = 16, kMetadataKeyMax = 64, kMetadataValueMax = 512;
 constexpr const char* kLogprobs = "message.output_text.logprobs";
 constexpr const char* kEncrypted =
-    "reasoning.encrypted_content";  // a stored response needs no encrypted copy
+    "reasoning.encrypted_content";  // accepted, but reported as a feature that Sluice does not have
 
 size_t characters_in(const std::string& text) {
   return static_cast<size_t>(
@@ -64,7 +64,7 @@ void read_said(const JsonAt& item, ApiFields* fields, ConversationReader* out) {
     fields->fail(item.at("role").value(), "system, developer, user or assistant");
 }
 
-// The members of each type of item. `id` and `status` are those of an earlier answer's item, which clients send back.
+// Notes members that are unknown for the item's type. Items of earlier answers, which clients send back, have `id` and `status`.
 void note_unread_of_item(const JsonAt& item, const std::string& type, ConversationReader* out) {
   if (type == "message")
     note_unread(item, {"type", "id", "status", "role", "content", "prefix"}, out->ignored());
@@ -128,7 +128,7 @@ void read_previous(ApiFields* fields, const FindResponse& stored, ApiRequest* ou
     fields->fail(*at, "the id of a stored response");
 }
 
-// {"effort": "low", "summary": "auto"}
+// Reads {"effort": "low", "summary": "auto"}.
 void read_reasoning_options(ApiFields* fields, ApiRequest* out) {
   const auto at = fields->take("reasoning");
   if (!at) return;
@@ -140,7 +140,7 @@ void read_reasoning_options(ApiFields* fields, ApiRequest* out) {
   });
 }
 
-// {"format": {"type": "text"}, "verbosity": "medium"}
+// Reads {"format": {"type": "text"}, "verbosity": "medium"}.
 void read_text_options(ApiFields* fields, std::string_view body, ApiRequest* out) {
   const auto at = fields->take("text");
   if (!at) return;
@@ -151,7 +151,7 @@ void read_text_options(ApiFields* fields, std::string_view body, ApiRequest* out
   });
 }
 
-// The answer repeats the metadata, so their size is limited as in OpenAI's API.
+// The answer repeats the metadata, so its size is limited, as in OpenAI's API.
 void read_metadata(ApiFields* fields) {
   const auto at = fields->take("metadata");
   if (!at) return;
@@ -201,7 +201,7 @@ Json tools_given_back(const Json& tools) {
   return out;
 }
 
-// What the answer repeats: a field's value or its default. Unread fields are not repeated.
+// The members that the answer repeats from the request, each with its value or default. Unknown fields are not repeated.
 std::string given_back(const Json& body) {
   static const OrderedJson kDefaults = {{"instructions", nullptr},
                                         {"max_output_tokens", nullptr},

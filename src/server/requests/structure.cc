@@ -19,7 +19,7 @@ class StructureReader {
     if (const auto at = fields_->take("structured_outputs")) group(*at, "structured_outputs");
     for (const auto& [field, kind] : kFields) {
       const auto at = fields_->take(field);
-      // llama.cpp treats an empty grammar as none, and its clients send every field with its default.
+      // To llama.cpp an empty grammar means no grammar, and its clients send all fields, including those with default values.
       if (at && !(at->value() == "" && field == std::string_view("grammar"))) one(kind, *at, {field});
     }
     for (const auto& [field, neutral] : kUnsupported) fields_->refuse(field, neutral);
@@ -63,9 +63,9 @@ class StructureReader {
     out_->structure_field = field_of(at);
   }
 
-  // The value as written in the body, with its keys in order. A string contains the text of the value.
+  // The JSON text of the value at `path`, with its keys in the order of the body. If the value is a string, that string is the text.
   std::string text_of(const Path& path) {
-    // The text is written from parsed values, and parsing would round such an integer to a double.
+    // The text is written from parsed values. Parsing rounds an integer of more than 64 bits to a double, so it is rejected.
     if (const auto wide = wide_integer(body_, path)) return fields_->fail(wrong_width(*wide)), "";
     const OrderedJson member = in_order(body_, path.front());
     const OrderedJson* value = &member;
@@ -79,7 +79,7 @@ class StructureReader {
         fields_->fail(at.at(key).value(), "null when type is \"" + at.string("type").value() + "\"");
   }
 
-  // OpenAI's form, and the form of llama.cpp and Together with `schema` beside the type.
+  // Reads OpenAI's form, and the form of llama.cpp and Together, in which "schema" stands beside "type".
   void response_format(const JsonAt& at, Style style = Style::kChat) {
     const auto type = at.string("type");
     if (!type.ok()) return fields_->fail(type.status());
@@ -117,7 +117,7 @@ class StructureReader {
     if (!name.ok()) return fields_->fail(name.status());
     if (!is_function_name(name.value()))
       return fields_->fail(at.at("name").value(), "1 to 64 letters, digits, '_' and '-'");
-    // Checked and otherwise ignored: answers always match the schema.
+    // Only the type of "strict" is checked, because answers always match the schema.
     const auto strict = at.boolean("strict", false);
     if (!strict.ok()) return fields_->fail(strict.status());
     const auto description = at.string("description", "");

@@ -7,8 +7,8 @@
 
 namespace sluice {
 
-// `body` is the text that `fields` were parsed from; only the text preserves the order of a schema's properties. At most one of the
-// fields may request a structure.
+// `body` is the text that `fields` were parsed from; unlike `fields`, it has the properties of schemas in the client's order. It is an error
+// if more than one field requests a structure.
 void read_structure(ApiFields* fields, std::string_view body, ApiRequest* out);
 // Reads `text.format` of /v1/responses.
 void read_text_format(const JsonAt& at, ApiFields* fields, std::string_view body, ApiRequest* out);

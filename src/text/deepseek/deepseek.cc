@@ -16,7 +16,7 @@ constexpr std::string_view kCallsToken = "<｜tool▁calls▁begin｜>", kCallTo
                            kSepToken = "<｜tool▁sep｜>", kEndCallToken = "<｜tool▁call▁end｜>",
                            kEndCallsToken = "<｜tool▁calls▁end｜>", kEndToken = "<｜end▁of▁sentence｜>";
 
-// The text of a call from its first token up to its arguments.
+// The text of a call between the call's first token and the arguments.
 std::string deepseek_call_head(const DeepSeek& format, const std::string& function) {
   if (!format.has_fences()) return function + std::string(kSepToken);
   return "function" + std::string(kSepToken) + function + "\n```json\n";
@@ -62,7 +62,7 @@ Result<DeepSeek> DeepSeek::from(const Tokenizer& tokenizer, DeepSeekModel model)
       return unsupported("tokenizer: wanted the added tokens of " + std::string(out.name()) + ", found no " +
                          std::string(text));
   }
-  // Calls need all of their tokens.
+  // If one of the tokens for calls is missing, none of them is used.
   if (!missing.empty())
     for (const auto& [text, member] : named_tokens())
       if (text.find("tool") != text.npos) out.tokens_.*member = kNoToken;
@@ -80,7 +80,7 @@ std::string_view DeepSeek::name() const {
   }
 }
 
-// Most frame tokens are not special tokens of the tokenizer.
+// Most control tokens of DeepSeek are added tokens that the tokenizer does not mark as special.
 bool DeepSeek::is_frame(int32_t id) const {
   return tokenizer_.is_special(id) || std::any_of(named_tokens().begin(), named_tokens().end(),
                                                   [&](const NamedToken& t) { return tokens_.*t.id == id; });
@@ -107,7 +107,7 @@ Result<std::vector<int32_t>> DeepSeek::call_start(const std::string& function,
                                                   std::optional<bool> thinking) const {
   SLUICE_TRY(need_calls());
   std::string text;
-  // The text of a model that does not reason.
+  // What the answer begins with if the model does not reason.
   if (model_ == DeepSeekModel::kR1Opened && thinking.value_or(true)) text = "\n</think>\n\n";
   if (model_ == DeepSeekModel::kR1) text = "<think>\n\n</think>\n\n";
   if (model_ == DeepSeekModel::kV31 && thinking.value_or(false)) text = "</think>";
@@ -153,8 +153,8 @@ Result<std::unique_ptr<ChatGate>> DeepSeek::gate(const AnswerEnds& ends, std::op
 
 namespace {
 
-// All strings that DeepSeek's templates, or vLLM's templates for tools, write or compare with. A template with another string belongs to
-// another format.
+// All string literals in DeepSeek's templates and in vLLM's templates for DeepSeek's tools. A template with another string belongs to another
+// format.
 constexpr std::string_view kDeepSeekStrings[] = {
     "",
     "\n",
@@ -237,7 +237,7 @@ std::optional<DeepSeekModel> deepseek_model_of(const std::optional<std::string>&
   return words->has_string("</think>") ? DeepSeekModel::kR1 : DeepSeekModel::kV3;
 }
 
-// The template tells which R1 the model is. Without an R1 template the prompt opens the reasoning, which both models support.
+// If R1 was named, the template tells which R1 it is. Without R1's template the prompt ends with <think>, which works for both.
 DeepSeekModel of_files(DeepSeekModel named, const ChatFiles& files) {
   if (named != DeepSeekModel::kR1Opened) return named;
   return deepseek_model_of(files.chat_template) == DeepSeekModel::kR1 ? DeepSeekModel::kR1 : named;

@@ -12,11 +12,11 @@
 //   reasoning   R1      <think>\nREASONING\n</think>\n\nTEXT
 //               V3.1    <think>REASONING</think>TEXT, or </think>TEXT
 //
-// The answer to tool results follows them directly, without <｜Assistant｜>. Prompts never show reasoning of
-// earlier answers.
+// The answer to results of tools follows the results directly, without <｜Assistant｜>. Prompts never show the reasoning
+// of earlier answers.
 //
-// Source: the chat templates of deepseek-ai/DeepSeek-V3-0324, -R1, -R1-0528 and -V3.1. They do not describe tools; the section about tools
-// follows vLLM's examples/tool_chat_template_deepseekv3.jinja, ..._deepseekr1.jinja and ..._deepseekv31.jinja.
+// Source: the chat templates of deepseek-ai/DeepSeek-V3-0324, -R1, -R1-0528 and -V3.1. These templates do not describe tools to the model. The
+// description follows vLLM's examples/tool_chat_template_deepseekv3.jinja, ..._deepseekr1.jinja and ..._deepseekv31.jinja.
 #pragma once
 #include <climits>
 #include <cstdint>
@@ -32,16 +32,16 @@ namespace sluice {
 
 enum class DeepSeekModel : uint8_t {
   kV3,        // V3, V3-0324: never reasons
-  kR1,        // R1-0528: opens its reasoning itself
-  kR1Opened,  // R1 of January 2025: the prompt opens the reasoning, except after results of tools
+  kR1,        // R1-0528: the model writes <think> itself
+  kR1Opened,  // R1 of January 2025: the prompt ends with <think>, except after results of tools
   kV31,       // reasons if ChatOptions::thinking is true, except after results of tools
 };
 
 // Cheap to copy.
 class DeepSeek final : public ChatFormat {
  public:
-  // kUnsupported names the token that the tokenizer lacks. Tokenizers of distilled R1 have no tokens for calls; then functions_text() and
-  // call_start() are kUnsupported.
+  // The message of kUnsupported names the token that the tokenizer lacks. The tokenizers of distilled R1 models have no tokens for calls, so
+  // that functions_text() and call_start() return kUnsupported.
   static Result<DeepSeek> from(const Tokenizer& tokenizer, DeepSeekModel model);
 
   std::string_view name() const override;
@@ -50,7 +50,7 @@ class DeepSeek final : public ChatFormat {
     return {.thinking_switch = model_ == DeepSeekModel::kV31, .many_calls = true};
   }
   Result<std::string> functions_text(const std::vector<FunctionTool>& functions) const override;
-  // A system message cannot be continued, because it is never the last.
+  // A system message cannot be continued, because all system messages are written at the front.
   Result<std::vector<int32_t>> prompt(const Conversation& conversation) const override;
   std::optional<bool> thinking_after(const std::vector<Message>& messages,
                                      std::optional<bool> thinking) const override;
@@ -79,9 +79,9 @@ class DeepSeek final : public ChatFormat {
   DeepSeekModel model() const { return model_; }
   const Tokens& tokens() const { return tokens_; }
   bool has_calls() const { return tokens_.calls != kNoToken; }
-  // Whether a call begins with its type and has its arguments in a ```json fence.
+  // Whether calls begin with their type and have their arguments in a ```json fence.
   bool has_fences() const { return model_ != DeepSeekModel::kV31; }
-  // Tokenizes text that the program wrote; the text of added tokens becomes the tokens.
+  // Tokenizes text that does not come from users: the text of an added token becomes the token.
   Status encode_frame(std::string_view text, std::vector<int32_t>* ids) const {
     return tokenizer_.encode(text, Specials::kParse, ids);
   }
@@ -95,8 +95,8 @@ class DeepSeek final : public ChatFormat {
   Tokens tokens_;
 };
 
-// The section of functions in a system prompt consists of `head`, the descriptions of the functions, and `tail`. Only head and tail may
-// contain frame tokens.
+// A system prompt describes functions by `head`, then the functions' descriptions, then `tail`. Only head and tail may contain control
+// tokens.
 struct DeepSeekToolText {
   std::string_view head, tail;
 };

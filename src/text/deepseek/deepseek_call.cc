@@ -64,7 +64,7 @@ void DeepSeekCall::take(char c, std::string* out) {
       return;
     case Place::kBeforeArguments:
       if (is_call_blank(c)) return;
-      // JSON never begins with the character of a fence.
+      // A backtick begins a fence, because JSON never begins with a backtick.
       place_ = c == '`' ? Place::kFence : Place::kArguments;
       return take(c, out);
     case Place::kFence:

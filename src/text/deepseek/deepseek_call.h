@@ -8,25 +8,25 @@
 namespace sluice {
 
 // Between the tokens that begin and end a call:
-//   fenced   function<｜tool▁sep｜>NAME\n```json\nARGUMENTS\n```     the fence may be missing
-//   bare     NAME<｜tool▁sep｜>ARGUMENTS                             a fence may be there
-// Streams the text of the arguments once the name is known. Never fails: stray() has the unreadable parts.
+//   fenced   function<｜tool▁sep｜>NAME\n```json\nARGUMENTS\n```     also read without the fence
+//   bare     NAME<｜tool▁sep｜>ARGUMENTS                             also read with a fence
+// Streams the text of the arguments once the name is known. Never fails: stray() has the parts that cannot be read.
 class DeepSeekCall {
  public:
   enum class Form : uint8_t { kFenced, kBare };
   explicit DeepSeekCall(Form form) : form_(form) {}
 
-  // Returns new text of the arguments; empty until the name is known.
+  // Returns the new part of the arguments' text, which is empty until the name is known.
   std::string push(std::string_view text);
-  // Takes <｜tool▁sep｜>, whose text is `piece`. Returns false and changes nothing if the call already had one.
+  // Call it for <｜tool▁sep｜>, whose text is `piece`. Returns false and changes nothing if the call already has a separator.
   bool separate(std::string_view piece);
-  // Call it at the end of the text. Returns the remaining text of the arguments, "{}" if there are none.
+  // Call it at the end of the text. Returns the rest of the arguments' text, or "{}" if there are no arguments.
   enum class End : uint8_t { kClosed, kCutOff };
   std::string finish(End end);
 
   const std::optional<std::string>& name() const { return name_; }
   const std::string& all() const { return all_; }  // the text so far
-  // A type other than function, and text around the arguments that is not a JSON fence.
+  // A type other than "function", and text around the arguments other than a JSON fence.
   const std::string& stray() const { return stray_; }
 
  private:

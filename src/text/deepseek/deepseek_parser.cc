@@ -44,7 +44,7 @@ std::vector<AnswerEvent> DeepSeekParser::push(int32_t id) {
   return take_events();
 }
 
-// False if the token has no meaning at its place.
+// Handles a token of calls. Returns false if the token has no meaning at its place.
 bool DeepSeekParser::on_call_token(int32_t id) {
   const DeepSeek::Tokens& t = format_.tokens();
   const bool in_call = phase() == Phase::kCall;

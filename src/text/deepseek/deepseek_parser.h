@@ -9,12 +9,12 @@
 
 namespace sluice {
 
-// Line breaks between a text and a call belong to the text. Errors are handled as PartParser does, and as follows:
-//   - tokens of calls inside reasoning: part of the reasoning, which may discuss calls.
-//   - a call without a name: becomes text.
-//   - a type other than function, or arguments that are not a JSON object: a note.
-//   - a call outside <｜tool▁calls▁begin｜> and <｜tool▁calls▁end｜>: parsed like any other call.
-//   - another frame token without a meaning at its place: a note, and otherwise ignored.
+// Line breaks between a text and a call are part of the text. Errors are handled as in PartParser, and as follows:
+//   - Tokens of calls inside reasoning are part of the reasoning, because reasoning may discuss calls.
+//   - A call without a name becomes text.
+//   - A type other than function, and arguments that are not a JSON object, are reported in `recovered`.
+//   - A call that is not between <｜tool▁calls▁begin｜> and <｜tool▁calls▁end｜> is parsed like any other call.
+//   - Any other control token without a meaning at its place is ignored, and reported in `recovered`.
 class DeepSeekParser final : public PartParser {
  public:
   DeepSeekParser(const DeepSeek& format, Begin begin, Calls calls);

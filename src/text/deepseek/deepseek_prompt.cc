@@ -14,7 +14,7 @@ constexpr std::string_view kDeepSeekEndThink = "</think>";
 
 bool is_system(ChatRole role) { return role == ChatRole::kSystem || role == ChatRole::kDeveloper; }
 
-// The text of an earlier answer that the prompt shows. The templates differ in which </think> ends its reasoning.
+// The part of an earlier answer that the prompt shows. The templates differ in which </think> of a text ends the reasoning.
 std::string_view without_reasoning(DeepSeekModel model, std::string_view text) {
   if (model == DeepSeekModel::kV3) return text;
   const size_t at =
@@ -32,7 +32,7 @@ class DeepSeekWriter : public TokenWriter {
   void end(PromptEnd prompt_end, const ChatOptions& options);
 
  private:
-  // The token, or its text if the tokenizer lacks it.
+  // Writes the token, or its text if the tokenizer lacks the token.
   void token(int32_t Tokens::*member);
   void frame(std::string_view text);
   void functions(std::string_view text);
@@ -42,7 +42,7 @@ class DeepSeekWriter : public TokenWriter {
   void result(const Turn& turn, PromptEnd prompt_end);
 
   bool is(DeepSeekModel model) const { return format_.model() == model; }
-  // Whether the user's turn ends with <｜Assistant｜>, also at the end of a prompt.
+  // Whether the template always writes <｜Assistant｜> after the user's text, even at the end of a prompt.
   bool asks_with_user() const { return is(DeepSeekModel::kV3) || is(DeepSeekModel::kR1); }
 
   const DeepSeek& format_;
@@ -57,7 +57,7 @@ void DeepSeekWriter::token(int32_t Tokens::*member) {
     if (named.id == member) said(named.text);
 }
 
-// Writes text of the program; the texts of tokens in it become the tokens.
+// Writes text that does not come from users: the texts of control tokens in it become the tokens.
 void DeepSeekWriter::frame(std::string_view text) {
   while (!text.empty()) {
     const DeepSeek::NamedToken* next = nullptr;

@@ -65,7 +65,7 @@ void merge_piece(std::string_view piece, const std::array<int32_t, 256>& byte_id
     const Waiting top = heap.back();
     heap.pop_back();
     Symbol& left = at(top.place);
-    // A merged symbol has id -1, which no entry contains.
+    // Skips stale entries. A symbol that was merged into its left neighbor has id -1, which no entry contains.
     if (left.id != top.left || left.next < 0 || at(left.next).id != top.right) continue;
     Symbol& right = at(left.next);
     left.id = top.merged;

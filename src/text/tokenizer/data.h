@@ -33,7 +33,7 @@ struct Tokenizer::Data {
   std::vector<SplitPattern> patterns;  // applied in order; empty: a text is one piece
   std::vector<Added> added;            // sorted by content for longest_added()
   std::array<bool, 256> starts_added{};
-  // Words that are never split, without special tokens; empty unless ignore_merges. Views into `bytes`.
+  // With ignore_merges: all words except special tokens. A piece that equals one of them becomes one token. Keys are views into `bytes`.
   std::unordered_map<std::string_view, int32_t> whole_words;
   SpecialEnds ends;
 

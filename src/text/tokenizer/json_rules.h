@@ -23,7 +23,7 @@ inline Status only_keys(const JsonAt& object, std::initializer_list<std::string_
   return {};
 }
 
-// Rejects a member unless it is missing, null or equal to `neutral`.
+// Rejects the member `key` unless it is missing, null or equal to `neutral`.
 inline Status only_neutral(const JsonAt& object, const std::string& key, const Json& neutral) {
   if (!object.has(key)) return {};
   const auto member = object.at(key);

@@ -14,7 +14,7 @@ namespace {
 
 #include "text/tokenizer/nfc_table.inc"
 
-// Code points below U+0300 are not marks and never compose with their predecessor. Their UTF-8 bytes are less than U+0300's first byte.
+// Code points below U+0300 are not marks and never compose with their predecessor. All their UTF-8 bytes are less than the first byte of U+0300.
 constexpr uint8_t kFirstMarkByte = 0xcc;
 constexpr char32_t kHangul = 0xac00, kLeading = 0x1100, kVowel = 0x1161, kTrailing = 0x11a7;
 constexpr char32_t kLeadings = 19, kVowels = 21, kTrailings = 28,
@@ -47,7 +47,7 @@ class Tables {
     for (char32_t i = 1; i <= *found->second; ++i)
       out->push_back({found->second[i], order(found->second[i])});
   }
-  // 0: the pair does not compose.
+  // The composition of a pair; 0: the pair does not compose.
   char32_t compose(char32_t a, char32_t b) const {
     if (a >= kLeading && a < kLeading + kLeadings && b >= kVowel && b < kVowel + kVowels)
       return kHangul + ((a - kLeading) * kVowels + b - kVowel) * kTrailings;
@@ -81,7 +81,7 @@ const Tables& tables() {
   return t;
 }
 
-// Sorts the marks between starters by combining class.
+// Sorts the marks between any two starters by combining class.
 void sort_marks(std::vector<Mark>* text) {
   for (auto begin = text->begin(); begin != text->end();) {
     const auto is_mark = [](const Mark& m) { return m.order != 0; };
@@ -92,7 +92,7 @@ void sort_marks(std::vector<Mark>* text) {
   }
 }
 
-// Composes each code point with the last starter, unless a mark of the same or a higher class is between them.
+// Composes each code point with the last starter before it, unless a mark of the same or a higher class is between them.
 void compose(std::vector<Mark>* text) {
   size_t out = 0, starter = 0;
   bool has_starter = false;

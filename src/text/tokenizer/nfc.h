@@ -6,8 +6,8 @@
 
 namespace sluice {
 
-// Returns the normalized text; none: `text` is already normalized. Uses the Unicode version of Hugging Face tokenizers 0.23. Invalid
-// UTF-8 stays as it is; nothing is composed or reordered across it.
+// Returns the normalized text; nullopt: `text` is already normalized. Uses the Unicode version of Hugging Face tokenizers 0.23. Invalid UTF-8
+// stays as it is, and no characters are composed or reordered across it.
 std::optional<std::string> nfc(std::string_view text);
 
 }  // namespace sluice

@@ -13,7 +13,7 @@ bool one_of(char c, std::string_view set) { return set.find(c) != std::string_vi
 bool is_letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
-// Reads a pattern from left to right and stops at the first construct that the engines read differently.
+// Reads a pattern from left to right and stops at the first construct that PCRE2 and Oniguruma read differently.
 class PatternReader {
  public:
   explicit PatternReader(std::string_view pattern) : all_(pattern) {}
@@ -89,8 +89,8 @@ class PatternReader {
     if (trouble_.empty()) ++at_;
   }
 
-  // In a class: a line end, a character beyond ASCII, or a range of such characters. Characters that have a stand-in must not be named,
-  // because the matched text contains their stand-ins instead.
+  // Reads in a class: a line end, a character beyond ASCII, or a range of such characters. Rejects characters that have a stand-in or are one
+  // (unicode_stand_in.h), because the text to match contains the stand-ins.
   void literals() {
     const std::optional<char32_t> first = literal(at_);
     if (!first) return refuse(1, "invalid UTF-8");
@@ -131,8 +131,8 @@ class PatternReader {
     refuse(3, "a kind of group that engines read differently");
   }
 
-  // Case-insensitive words. For some pairs of letters, one engine also matches a single character (U+00DF for ss), so words with such a
-  // pair are rejected, and so is everything that is not a word.
+  // Reads (?i:...) around words. Rejects everything else there, and words with a pair of letters that one of the engines also matches with a
+  // single character (ss with U+00DF).
   void caseless() {
     at_ += 4;
     for (; at_ < all_.size() && all_[at_] != ')'; ++at_) {
@@ -144,7 +144,7 @@ class PatternReader {
     }
   }
 
-  // {n}, {n,} and {n,m}. The engines read other braces, and quantifiers after braces, differently.
+  // Reads {n}, {n,} and {n,m}. The engines differ in how they read other braces, and quantifiers after braces.
   void counted() {
     size_t end = 1;
     while (is_digit(ahead(end))) ++end;

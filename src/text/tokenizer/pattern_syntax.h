@@ -5,8 +5,8 @@
 
 namespace sluice {
 
-// Empty if both engines read `pattern` alike. Otherwise describes the difference and its place: "'^' at byte 3 (...)". A pattern that
-// passes may still have a syntax error, which PCRE2 reports.
+// Empty if the two engines read `pattern` alike. Otherwise names the first construct that they read differently: "'^' at byte 3 (...)". A
+// pattern that passes may still have a syntax error, which PCRE2 reports.
 std::string pattern_difference(std::string_view pattern);
 
 }  // namespace sluice

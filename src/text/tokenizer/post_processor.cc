@@ -7,7 +7,7 @@ namespace {
 
 constexpr size_t kEndTokensMax = 64, kProcessorsMax = 16;
 
-// TemplateProcessing has "single", a template for one text, and "pair", a template for two texts, which is not read.
+// Reads TemplateProcessing's "single", the template for one text. Its "pair", the template for two texts, is ignored.
 class EndsReader {
  public:
   EndsReader(const JsonAt& post, const Tokenizer::Data& data) : post_(post), data_(data) {}
@@ -77,7 +77,7 @@ Result<SpecialEnds> read_post_processor(const JsonAt& root, const Tokenizer::Dat
   const JsonAt post = root.at("post_processor").value();
   const auto type = type_of(post);
   if (!type.ok()) return type.status();
-  if (type.value() == "ByteLevel") return SpecialEnds{};  // moves offsets only
+  if (type.value() == "ByteLevel") return SpecialEnds{};  // it changes only offsets, not tokens
   if (type.value() == "TemplateProcessing") return EndsReader(post, data).read();
   if (type.value() != "Sequence")
     return not_supported(post.at("type").value(), "\"ByteLevel\", \"TemplateProcessing\" or \"Sequence\"");

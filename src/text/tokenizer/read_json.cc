@@ -16,12 +16,12 @@ using Kind = Data::Kind;
 constexpr int64_t kFileBytesMax = int64_t{256} << 20;
 constexpr int64_t kIdMax =
     (int64_t{1} << 22) - 1;              // ids index an array; the largest known vocabulary has 262,144
-constexpr size_t kAddedBytesMax = 1024;  // limits the search at each byte of a text
-constexpr size_t kStepsMax = 16;         // each step splits the whole text again
+constexpr size_t kAddedBytesMax = 1024;  // of an added token, because encode() searches for them at each byte of a text
+constexpr size_t kStepsMax = 16;         // of a pre_tokenizer, because each step splits the whole text again
 
 Status corrupt(std::string message) { return {Code::kCorrupt, std::move(message)}; }
 
-// GPT-2's letters for bytes: a printable byte is its own letter; the other bytes are U+0100 and up.
+// GPT-2's letters for bytes. A printable byte has the letter with the same code; the other bytes have U+0100 and up.
 // Source: openai/gpt-2, src/encoder.py, bytes_to_unicode.
 class ByteLetters {
  public:
@@ -35,8 +35,8 @@ class ByteLetters {
     }
   }
   char32_t letter(int byte) const { return letter_of_[static_cast<size_t>(byte)]; }
-  // Appends the bytes that `word` (valid UTF-8) spells. If some letter represents no byte, appends the bytes of `word` itself and returns
-  // false.
+  // Appends the bytes that the letters of `word` (valid UTF-8) represent. If one of the letters represents no byte, appends the bytes of
+  // `word` itself and returns false.
   bool spell(std::string_view word, std::string* out) const {
     const size_t before = out->size();
     for (std::string_view rest = word; !rest.empty();) {
@@ -82,7 +82,7 @@ class TokenizerReader {
   }
 
  private:
-  // Truncation and padding apply to training batches. They are ignored here, as transformers does by default.
+  // Checks the keys of truncation and padding, which are ignored, as transformers does by default.
   Status read_batching() {
     const auto known = [&](const char* section, std::initializer_list<std::string_view> keys) -> Status {
       return root_.has(section) ? only_keys(root_.at(section).value(), keys) : Status{};
@@ -104,7 +104,7 @@ class TokenizerReader {
     return {};
   }
 
-  // DeepSeek's files have an empty Sequence instead of no normalizer.
+  // Accepts an empty Sequence, which DeepSeek's files have as their normalizer.
   Status read_empty_sequence(const JsonAt& normalizer) {
     SLUICE_TRY(only_keys(normalizer, {"type", "normalizers"}));
     const auto list = normalizer.at("normalizers");
@@ -125,7 +125,7 @@ class TokenizerReader {
     for (const char* key : {"continuing_subword_prefix", "end_of_word_suffix"})
       SLUICE_TRY(only_neutral(model, key, ""));
     SLUICE_TRY(only_neutral(model, "byte_fallback", false));
-    const auto fuse = model.boolean("fuse_unk", false);  // no effect, because no byte is unknown
+    const auto fuse = model.boolean("fuse_unk", false);  // has no effect, because every byte has a token
     if (!fuse.ok()) return fuse.status();
     const auto ignore = model.boolean("ignore_merges", false);
     if (!ignore.ok()) return ignore.status();
@@ -133,7 +133,7 @@ class TokenizerReader {
     return {};
   }
 
-  // Gives `id` to the token of the last `size` bytes of data_->bytes.
+  // Makes the last `size` bytes of data_->bytes the token `id`.
   bool place(int64_t id, size_t size, Kind kind) {
     if (static_cast<size_t>(id) >= data_->pieces.size()) data_->pieces.resize(static_cast<size_t>(id) + 1);
     Data::Piece& piece = data_->pieces[static_cast<size_t>(id)];
@@ -150,7 +150,7 @@ class TokenizerReader {
     ids_.reserve(words.size());
     data_->pieces.reserve(words.size() + 1024);
     for (const auto& [word, number] : words) {
-      // Formats the path only for a wrong number, because there are hundreds of thousands.
+      // Formats the path of a number only if it is wrong, because there are hundreds of thousands of numbers.
       const bool fits = number.is_number_unsigned() && number.get<uint64_t>() <= kIdMax;
       if (!fits) {
         const auto at = JsonAt(number, vocab.value().where() + "." + word).integer(0, kIdMax);
@@ -184,8 +184,8 @@ class TokenizerReader {
     return {};
   }
 
-  // The library searches normalized tokens only between the other added tokens; Sluice searches all at once. Both give the same result
-  // unless two such tokens can overlap.
+  // Hugging Face tokenizers search tokens with "normalized" only between the other added tokens, and Sluice searches all added tokens at once.
+  // The results are the same unless a token with "normalized" and another added token can overlap, which is rejected here.
   Status check_apart() const {
     for (const auto& normal : data_->added) {
       if (!normalized_.contains(normal.id)) continue;
@@ -202,7 +202,7 @@ class TokenizerReader {
     return {};
   }
 
-  // Whether occurrences of two different texts can overlap.
+  // Whether an occurrence of `a` and an occurrence of `b` can overlap.
   static bool may_touch(std::string_view a, std::string_view b) {
     if (a.find(b) != a.npos || b.find(a) != b.npos) return true;
     for (size_t n = 1; n < std::min(a.size(), b.size()); ++n)
@@ -233,7 +233,7 @@ class TokenizerReader {
                      ", which model.vocab gives '" + content.value() + "', found " +
                      std::to_string(id.value()));
     if (word != ids_.end()) {
-      // Otherwise one id would have two texts, and decoding would be ambiguous.
+      // The word must be the added token's text. Otherwise the id would have two texts, and decoding would be ambiguous.
       if (data_->piece(word->second) != content.value())
         return unsupported(token.where() +
                            ".content: wanted a word of model.vocab that decodes to itself, found '" +
@@ -248,7 +248,7 @@ class TokenizerReader {
     return {};
   }
 
-  // Every byte needs a word, or some text could not be encoded. A special token as such a word could be forged by text.
+  // Every byte needs a word, so that every text can be encoded. The word must not be a special token, which any text with the byte would produce.
   Status read_byte_ids(const JsonAt& model) {
     for (int byte = 0; byte < 256; ++byte) {
       std::string letter;
@@ -338,7 +338,7 @@ class TokenizerReader {
     const auto type = type_of(step);
     if (!type.ok()) return type.status();
     if (type.value() != "ByteLevel") return not_supported(step.at("type").value(), "\"ByteLevel\"");
-    const auto prefix = step.boolean("add_prefix_space", true);  // the library's default
+    const auto prefix = step.boolean("add_prefix_space", true);  // default of Hugging Face tokenizers
     if (!prefix.ok()) return prefix.status();
     if (prefix.value())
       return unsupported(step.where() + ".add_prefix_space: wanted false, found true or nothing");
@@ -378,7 +378,7 @@ class TokenizerReader {
     if (!type.ok()) return type.status();
     if (type.value() != "ByteLevel")
       return not_supported(decoder.value().at("type").value(), "\"ByteLevel\"");
-    return {};  // decoders ignore the flags
+    return {};  // ByteLevel's flags have no effect on decoding
   }
 
   Status read_ends() {
@@ -401,7 +401,7 @@ class TokenizerReader {
   std::unordered_map<std::string_view, int32_t>
       ids_;  // ids of model.vocab; the keys are views into the document
   std::unordered_set<int32_t>
-      normalized_;                // added tokens that match normalized text, which here is the text itself
+      normalized_;                // added tokens with "normalized": true
   std::vector<int32_t> spelled_;  // words whose letters all represent bytes; used for ignore_merges
 };
 

@@ -12,11 +12,11 @@
 namespace sluice {
 namespace {
 
-constexpr size_t kPatternBytesMax = 16384;  // the longest known pattern has about 500
+constexpr size_t kPatternBytesMax = 16384;  // the longest known pattern has about 500 bytes
 constexpr size_t kJitStackBytes = 1 << 20;
-// The heap of the interpreter, which takes over if the JIT's stack is too small.
+// Heap limit of PCRE2's interpreter, which matches if the JIT's stack is too small.
 constexpr uint32_t kHeapKibMax = 1 << 16;
-// Limits on PCRE2's count of match attempts. Known patterns take at most four per byte on their worst texts, which are long runs.
+// Limits on PCRE2's match steps. On their worst texts, which are long runs of one kind of character, known patterns take at most four per byte.
 constexpr uint64_t kStepsFirst = 32;  // enough for almost every match
 constexpr uint64_t kMatchFloor = 1 << 16, kMatchPerByte = 16;
 constexpr uint64_t kBudgetFloor = 1 << 20, kBudgetPerByte = 64;
@@ -40,7 +40,7 @@ std::string pcre2_text(int code) {
   return reinterpret_cast<const char*>(buffer);
 }
 
-// The state of one call of cut(): PCRE2's scratch memory, which threads cannot share, and the remaining steps.
+// The state of one cut(): the remaining steps, and PCRE2's scratch memory, which threads cannot share.
 class Matcher {
  public:
   static Result<Matcher> make(const pcre2_code* code, const std::string& where, int64_t text_bytes) {
@@ -53,7 +53,7 @@ class Matcher {
     if (!m.data_ || !m.context_) return out_of_memory(where + ": no memory to match the pattern");
     pcre2_set_heap_limit(m.context_.get(), kHeapKibMax);
     pcre2_set_match_limit(m.context_.get(), kStepsFirst);
-    // Without its own stack, the JIT uses 32 KiB of the thread's stack.
+    // By default the JIT has only 32 KiB, on the thread's stack.
     m.stack_.reset(pcre2_jit_stack_create(32 << 10, kJitStackBytes, nullptr));
     if (m.stack_) pcre2_jit_stack_assign(m.context_.get(), nullptr, m.stack_.get());
     return m;
@@ -103,7 +103,7 @@ class Matcher {
   JitStack stack_;
 };
 
-// Splits valid UTF-8. As in Oniguruma's loop, empty matches split, too, except right after another match.
+// Splits valid UTF-8. As in Hugging Face tokenizers with Oniguruma, an empty match also splits the text, except directly after another match.
 Status cut_valid(std::string_view text, int64_t base, Matcher* matcher, std::vector<int64_t>* ends) {
   const int64_t size = static_cast<int64_t>(text.size());
   int64_t from = 0, cut = 0, last_end = -1;
@@ -129,8 +129,8 @@ Status cut_valid(std::string_view text, int64_t base, Matcher* matcher, std::vec
   return {};
 }
 
-// The longest prefix of `text` that is all valid or all invalid UTF-8. `copy` is the prefix with some code points replaced by others of
-// the same length; empty if nothing is replaced.
+// The longest prefix of `text` that is entirely valid or entirely invalid UTF-8. `copy` is the prefix with code points replaced by their
+// stand-ins, which have the same lengths; empty if nothing is replaced.
 struct Run {
   int64_t bytes = 0;
   bool valid = false;
@@ -192,7 +192,7 @@ Result<SplitPattern> SplitPattern::compile(std::string_view pattern, const std::
   if (!regex)
     return Status{Code::kCorrupt, where + ": wanted a regular expression, found " + pcre2_text(error) +
                                       " at byte " + std::to_string(place)};
-  // A system that forbids new executable code makes this fail. Then the interpreter matches, with the same results.
+  // Fails on systems that forbid programs to generate code. Then PCRE2's interpreter matches, with the same results.
   pcre2_jit_compile(regex.get(), PCRE2_JIT_COMPLETE);
   return SplitPattern(std::make_shared<Compiled>(Compiled{std::move(regex), where}));
 }

@@ -12,7 +12,7 @@ using Data = Tokenizer::Data;
 
 constexpr int64_t kTextBytesMax = int64_t{1} << 30;  // positions within a piece are 32-bit
 
-// The longest added token at the front of `text`, or null. Narrows the sorted list byte by byte.
+// The longest added token with which `text` begins, or null. Narrows the range of candidates in the sorted list byte by byte.
 const Data::Added* longest_added(const Data& data, std::string_view text) {
   auto first = data.added.begin(), last = data.added.end();
   const Data::Added* longest = nullptr;
@@ -34,7 +34,7 @@ struct Encoder {
   BpeScratch scratch;
   std::vector<int64_t> ends;
 
-  // Encodes text without added tokens.
+  // Encodes text in which added tokens are not searched.
   Status plain(std::string_view text) {
     if (text.empty()) return {};
     const std::optional<std::string> normal = data.nfc ? nfc(text) : std::nullopt;
@@ -63,7 +63,7 @@ struct Encoder {
         ++at;
         continue;
       }
-      // An added token that stays text still hides the shorter tokens inside it, as in the library.
+      // As in Hugging Face tokenizers, an added token that stays text still hides shorter added tokens inside its text.
       const size_t after = at + found->content.size();
       if (specials == Specials::kParse || found->kind != Data::Kind::kSpecial) {
         SLUICE_TRY(plain(text.substr(begin, at - begin)));

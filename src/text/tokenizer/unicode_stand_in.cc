@@ -11,9 +11,9 @@ struct Range {
   uint32_t first, last, stand_in;
 };
 
-// All code points, sorted, whose general category differs between PCRE2 10.42 and tokenizers 0.23 (Oniguruma, Unicode 16): those assigned
-// in Unicode 15 and 16, and U+1171E, which became a spacing mark. Also U+180E: a format character in both, but PCRE2 includes it in \s.
-// Found by querying both engines for every code point; tools/record_tokenizer.py --categories repeats this.
+// All code points, sorted, whose general category differs between PCRE2 10.42 and tokenizers 0.23 (Oniguruma, Unicode 16): the code points
+// assigned in Unicode 15 and 16, and U+1171E, which became a spacing mark. Also U+180E, which only PCRE2 includes in \s. The list comes from
+// querying the two engines for every code point, which tools/record_tokenizer.py --categories repeats.
 // clang-format off
 constexpr Range kRanges[] = {
     {0x897, 0x897, 0x816}, {0xcf3, 0xcf3, 0x903}, {0xece, 0xece, 0x816}, {0x180e, 0x180e, 0x890},

@@ -1,4 +1,4 @@
-// Code points whose properties differ between PCRE2 and the engine that tokenizers were trained with.
+// Code points whose properties differ between PCRE2 and Oniguruma, the engine of Hugging Face tokenizers.
 #pragma once
 
 namespace sluice {
@@ -7,7 +7,7 @@ namespace sluice {
 // same UTF-8 length to which PCRE2 gives that category. Replacing each code point of a text by its stand-in makes PCRE2 split the text
 // where Hugging Face tokenizers 0.23 splits it.
 char32_t unicode_stand_in(char32_t code_point);
-// Whether a code point from `first` to `last` has a stand-in, or is one.
+// Whether some code point from `first` to `last` has a stand-in, or is the stand-in of another.
 bool has_stand_in(char32_t first, char32_t last);
 
 }  // namespace sluice
