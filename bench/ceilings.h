@@ -13,7 +13,7 @@ struct ExpertShape {
   int64_t experts = 32, top_k = 4, width = 2880, features = 2880;
 };
 
-// OpenBLAS sgemm on weights that were dequantised to f32 beforehand: two calls for each expert that has rows, one per matrix. Gather,
+// OpenBLAS sgemm on weights that were dequantized to f32 beforehand: two calls for each expert that has rows, one per matrix. Gather,
 // bias and activation are omitted.
 class SgemmExperts {
  public:

@@ -134,8 +134,8 @@ class CpuSuite {
     return fill_bf16(&bias_[1], {shape_.experts, shape_.width});
   }
 
-  // Each token takes top_k different experts, all equally likely. Successive calls for one token take different experts until every
-  // expert was taken, so that its weights are cold.
+  // Each token takes top_k different experts, all equally likely. Successive calls for one token choose different experts until every
+  // expert has been chosen, so that weights are cold.
   Routing route(int64_t tokens) {
     std::vector<std::vector<int32_t>> of(static_cast<size_t>(shape_.experts));
     for (int64_t t = 0; t < tokens; ++t) {

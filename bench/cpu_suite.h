@@ -1,5 +1,5 @@
 // The expert layer of a Mixture-of-Experts model on this machine's CPU, relative to two ceilings of the same run: the read bandwidth, and
-// OpenBLAS on dequantised weights.
+// OpenBLAS on dequantized weights.
 #pragma once
 #include <cstdint>
 #include <ostream>

@@ -1,5 +1,5 @@
 // sluice_fit_costs ROWS [OUT]: fits the constants of the experts' cost models (src/backends/cuda/experts/cost/cost.h) to measured rows of
-// all configurations, and writes src/backends/cuda/measured/expert_costs.inc. Uses the product's own cost model. Prints how far the
+// all configurations, and writes src/backends/cuda/measured/expert_costs.inc. Uses Sluice's own cost model. Prints how far the
 // resulting choice is from the best configuration of each problem.
 //
 // First, least squares of the logarithms of times, weighted towards rows near the best of their problem, because only the order of the best matters.

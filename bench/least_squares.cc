@@ -66,7 +66,7 @@ void least_squares(const std::vector<double*>& values, const std::function<std::
     bool better = false;
     while (!better && damping < kDampingMost) {
       Matrix damped = normal;
-      // The 1e-4 keeps values on which the residuals hardly depend where they are.
+      // The 1e-4 keeps a value unchanged if the residuals hardly depend on it.
       for (size_t i = 0; i < n; ++i) damped[i][i] += damping * (normal[i][i] + 1e-4 * largest);
       const std::vector<double> step = solve(damped, down);
       for (size_t i = 0; i < n; ++i)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Draws output tokens per second over sequences for no drafts, three drafts, and the number of drafts chosen by cost.
+"""Draws output tokens per second by number of sequences: without drafts, with three drafts, and with the number of drafts chosen by cost.
 
 usage: speculation_plot.py bench/measured/archive/h200/speculation.csv docs/lab/speculation.svg
 
@@ -18,7 +18,7 @@ PANELS = (
     ("gpt-oss-20b, drafts at no cost (n-grams)", "gpt-oss-20b", "ngram"),
     ("gpt-oss-120b, drafts at no cost (n-grams)", "gpt-oss-120b", "ngram"),
 )
-# Name, colour, width, dashes.
+# Name, color, width, dashes.
 LINES = (
     ("no drafts", "#6e7681", 2, ""),
     ("3 drafts", "#d55e00", 2, "6 4"),

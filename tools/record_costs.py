@@ -12,7 +12,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "bench/measured/h200/router_candidates.csv"
 TARGET = ROOT / "src/backends/cuda/measured/router_gemm.inc"
 KERNELS = ["gemv", "splitk", "wide", "tile"]  # kernels with curves; fma is far slower than all of them
-OP = "router_gemm"  # plain launches, because the order of kernels in chains is the same
+OP = "router_gemm"  # plain launches, because chains rank the kernels in the same order
 
 
 def curves():

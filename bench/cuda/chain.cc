@@ -61,7 +61,7 @@ Status Bench::chain() {
       layer.read_normed();
       const RouterGemm::Problem problem = shape.gate.problem(tokens);
       for (const bool copying : {false, true}) {
-        // The byte floor counts only the gate's bytes, because everything else could stay on the chip.
+        // The byte floor counts only the gate's bytes, because all other data could stay on the chip.
         Contest contest{.suite = "routing",
                         .op = "chain",
                         .model = shape.gate.model(),

@@ -53,7 +53,7 @@ Status measure(Device& device, const Contest& contest, int replays, std::vector<
                std::vector<std::string>* complaints);
 
 // The length of a measurement. A burst ends before the GPU's power limit lowers its clock. Sustained work is timed after that point. It
-// starts after a rest, because the limit averages over about a second (docs/lab/cuda-step-launches.md).
+// starts after a rest, because the limit averages over some time (docs/lab/cuda-step-launches.md).
 struct Pace {
   bool burst = true, sustained = true;
   double burst_us = 5000, pause_us = 10000;  // maximum work per burst; pause between bursts

@@ -1,5 +1,5 @@
-// The cost of a plain launch between dependent launches of expert layers, in bursts and sustained. In sustained runs it has cost more
-// than its own time, because the clock was lower too.
+// The cost of a plain launch between dependent launches of expert layers, in bursts and sustained. Suites now rest before
+// sustained runs: without a rest the power limit, not the plain launch, lowered the clock (docs/lab/cuda-step-launches.md).
 #include <algorithm>
 #include <array>
 

@@ -1,5 +1,5 @@
-// The sum over ranks with the residual add and the norm, in a captured chain on every GPU of this machine. The chain's launches depend on
-// each other, as those of a decoder do: what one launch norms is what the next one adds up.
+// The sum over ranks with the residual add and the norm, in a captured chain on every GPU of this machine. As in a decoder
+// each launch depends on the previous one: it sums the rows that the previous launch normalized.
 #include <cuda_runtime.h>
 
 #include <algorithm>
@@ -14,7 +14,7 @@
 namespace sluice::bench {
 namespace {
 
-constexpr int kChain = 200, kReplays = 3;  // launches of a recording; recordings that are timed together
+constexpr int kChain = 200, kReplays = 3;  // launches per captured graph; graphs that are timed together
 
 // One rank: its device and the chain recorded on it.
 class Rank {

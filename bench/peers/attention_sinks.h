@@ -7,7 +7,7 @@
 
 #include "peer.h"
 
-// Converts sinks, [heads] in bf16, to f32 at `to`; both are device memory. Synchronises.
+// Converts sinks, [heads] in bf16, to f32 at `to`; both are device memory. Synchronizes.
 inline bool copy_sinks(const sluice_peer_attention* p, void* to) {
   std::vector<__nv_bfloat16> given(p->heads);
   if (cudaMemcpy(given.data(), p->sinks, given.size() * sizeof given[0], cudaMemcpyDeviceToHost) !=

@@ -166,7 +166,7 @@ class TorchPeer:
     def layer(self, x, ids, weights, w):
         m, (group, rows) = self.model, self.ready(x, ids)
         g = self.gemms((group, rows), w)
-        if m.routed > m.experts:  # rows of experts on other GPUs are uninitialised
+        if m.routed > m.experts:  # rows of experts on other GPUs are uninitialized
             g.masked_fill_((self.count >= group[0][-1])[:, None], 0)
         g = g[group[2]].view(-1, m.top_k, m.hidden)
         return torch.bmm(weights.to(BF16)[:, None, :], g)[:, 0]
@@ -363,7 +363,7 @@ def warm_one(given):
 
 def warm_all(peer, options):
     """Compiles all kernels in parallel processes, into Triton's cache on disk."""
-    # Triton specialises on whether a number is a multiple of 16.
+    # Triton specializes on whether a number is a multiple of 16.
     work = {}
     for m in options.models:
         for n in options.tokens:

@@ -7,8 +7,8 @@ Requires a GPU, torch and triton, layer_bench.py in the folder of this file, and
 which contains triton_kernels/). layer_bench.py describes the method.
 
 The layer is that of the authors' gpt-oss model and of vLLM: top-k and softmax from logits, metadata, GEMM with SwiGLU, GEMM with
-router weights, sum over a token's experts (by a kernel in this file). `moe_layer` therefore includes top-k and softmax, which it does
-not for other libraries. `expert_gemms` covers both GEMMs, with metadata already computed.
+router weights, sum over a token's experts (by a kernel in this file). So here `moe_layer` includes top-k and softmax; for
+other libraries it does not. `expert_gemms` covers both GEMMs, with metadata already computed.
 """
 
 import sys
@@ -48,7 +48,7 @@ class Peer:
 
         import triton.language.target_info as target_info
 
-        # Functions that exist only in Triton after 3.6. Each asks for a kind of GPU that this is not.
+        # Functions that exist only in Triton after 3.6. Each asks whether this GPU is of some AMD type, which it is not.
         for name in ("is_hip_gfx1250", "is_hip_cdna4", "is_hip_cdna3"):
             if not hasattr(target_info, name):
                 setattr(target_info, name, triton.constexpr_function(is_another_gpu))

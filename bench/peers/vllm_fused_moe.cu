@@ -88,7 +88,7 @@ EXPORTED int vllm_sum(void* y, const void* g, int64_t tokens, int64_t top_k, int
   return cudaPeekAtLastError();
 }
 
-// DeepSeek V3's routing from f32 logits and bias: ids i32 and weights f32 [tokens, top_k], renormalised, times scale.
+// DeepSeek V3's routing from f32 logits and bias: ids i32 and weights f32 [tokens, top_k], renormalized, times scale.
 EXPORTED int vllm_grouped_topk(const float* logits, const float* bias, int32_t* ids, float* weights,
                                int64_t tokens, int64_t experts, int64_t groups, int64_t topk_groups,
                                int64_t top_k, double scale, void* stream) {

@@ -3,7 +3,7 @@
 
   overhead.py [--device cpu|cuda] [--calls 20000]
 
-The layer's own work is negligible on the CPU, which uses one thread, and only enqueued on a GPU. The times therefore show Python,
+The layer's computation is negligible on the CPU, which uses one thread, and only enqueued on a GPU. So the times show Python,
 torch's dispatcher and the library's checks.
 """
 import argparse

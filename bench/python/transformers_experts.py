@@ -9,7 +9,7 @@ compared with transformers' own experts.
 
 --device is cuda or cpu. `bench` prints one CSV row for each number of sequences. With --rows COMMIT it also prints rows for
 bench/measured/archive/h200/engine_transformers.csv: the op decode is a step of all sequences, the op prefill all their prompts.
---experts: `sluice` packs experts in MXFP4; all other names dequantise them to bf16 while loading, and `sluice-bf16` packs them in bf16.
+--experts: `sluice` packs experts in MXFP4; all other names dequantize them to bf16 while loading, and `sluice-bf16` packs them in bf16.
 --static uses a static cache, for which generate() compiles decoding into CUDA graphs. transformers' own MXFP4 kernels come from a hub; the
 program prints why they do not run.
 """

@@ -17,7 +17,7 @@ constexpr double kLeft = 46, kRight = 14, kTop = 34, kBottom = 34;
 constexpr Colour kInk = {34, 40, 49}, kFaint = {110, 118, 129}, kGrid = {228, 231, 235},
                  kPaper = {255, 255, 255};
 constexpr Colour kFloor = {222, 225, 230}, kFloorLine = {140, 146, 156};
-// Sluice first; then colours that readers with colour blindness can distinguish (Okabe and Ito), darker on thin lines.
+// Sluice first; then colors that readers with color blindness can distinguish (Okabe and Ito), darker on thin lines.
 constexpr Colour kOurs[] = {{0, 84, 166}, {64, 156, 255}, {0, 40, 92}};
 constexpr Colour kPeers[] = {{213, 94, 0},   {0, 145, 105},  {190, 100, 155}, {214, 148, 0},
                              {110, 90, 190}, {120, 120, 40}, {150, 60, 50},   {60, 60, 60}};

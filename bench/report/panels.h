@@ -8,7 +8,7 @@
 
 namespace sluice::bench {
 
-// The roofline of an H200, which no kernel that reads everything from memory beats. All three rates were measured: a read-only stream,
+// The roofline of an H200: the least time of a kernel that reads all its operands from memory. All three rates were measured: a read-only stream,
 // a bf16 GEMM at the clock that the power limit allows, and an empty kernel in a replayed graph.
 constexpr double kFloorBytesPerUs = 4.55e6;
 constexpr double kFloorFlopsPerUs = 700e6;

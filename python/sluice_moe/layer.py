@@ -30,7 +30,7 @@ class MoeLayer(torch.nn.Module):
     kernel      the only kernel allowed, "NAME" or "NAME:CONFIG"; None: the fastest
     kernel_decode, kernel_prefill  the kernel of the routed experts for calls of at most decode_tokens tokens, and for longer calls, as
                 explain() prints it ("cuda.expert_gemm.mxfp4_tile_sm90") or its last part; None: the fastest
-    decode_tokens  0: 64
+        decode_tokens  the most tokens of a call that uses kernel_decode; 0: 64
     batch_invariant  the output of a row does not depend on the other rows
     threads     threads that pack weights on the CPU; 0: one per processor
     **fields    override the model's: hidden, intermediate, experts, top_k, expert_w="e2m1"|"bf16"|"e4m3", expert_scales="mx"|"nv"|"blocks"|"rows", gate_order, act,
@@ -88,10 +88,10 @@ class MoeLayer(torch.nn.Module):
     def load(self, tensors: Mapping[str, torch.Tensor], *, naming: Optional[str] = None, layer: int = -1) -> None:
         """Packs the weights of a checkpoint, in place if the layer has weights already, so captured graphs stay valid.
 
-        tensors  of the whole layer by name, on the CPU or on the layer's device. The slice of this rank is cut from them; a tensor of all
+        tensors  of the whole layer by name, on the CPU or on the layer's device. Only this rank's slice is packed; a tensor of all
                  experts may also hold only the experts of this rank. Tensors of other layers are ignored
         naming   gpt_oss, gpt_oss_original, gpt_oss_bf16, deepseek_v4, deepseek_v3, qwen3_moe, nemotron3, minimax_m2, llama4, minimax_m3,
-                 mistral_large_3 or plain; None: recognised from the names. plain: router [experts, hidden], router_bias [experts],
+                 mistral_large_3 or plain; None: recognized from the names. plain: router [experts, hidden], router_bias [experts],
                  experts.up [experts, rows, width], experts.up_bias [experts, rows], experts.down... Scales, by expert_scales:
                  mx: experts.up_scale u8 [experts, rows, width / 32]; blocks: experts.up_scale f32 [experts, rows / 128, width / 128], rounded
                  up; nv: experts.up_scale e4m3 [experts, rows, width / 16]; nv and rows: experts.up_row_scale f32 [experts, rows] or [experts]

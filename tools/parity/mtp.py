@@ -14,7 +14,7 @@ class Mtp(Layers):
     def forward(self, ids, hidden, store=exact) -> dict:
         """ids i64[tokens], -1: an embedding of zeros; hidden [tokens, hidden]. Row t is at position t.
 
-        The next draft reads the returned hidden state instead of the main model's. It is also taken after the last norm.
+        The next draft reads the returned hidden state, which is also taken after the last norm, instead of the main model's.
         """
         embedded = self.w["embed_tokens.weight"][ids.clamp(min=0)] * (ids >= 0)[:, None]
         pair = torch.cat([store(self.norm(embedded, "enorm")), store(self.norm(hidden, "hnorm"))], -1)

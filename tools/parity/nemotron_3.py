@@ -1,6 +1,6 @@
 """A short PyTorch reference of Nemotron 3 Super's Mixture-of-Experts layer with its latent projections, in any floating-point type.
 
-Written from the published facts: NVIDIA's config.json and modelling code (NemotronHMoE). With s = sigmoid(x @ gate.T):
+Written from the published facts: NVIDIA's config.json and modeling code (NemotronHMoE). With s = sigmoid(x @ gate.T):
     chosen    the top_k largest of s + bias; ties go to the lower expert
     weights   s of the chosen experts, without the bias, divided by their sum, times the routed scale
     expert    down @ max(up @ z, 0)^2 with z = fc1 @ x, which is narrower than x

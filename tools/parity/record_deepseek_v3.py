@@ -26,7 +26,7 @@ i + 1:
 Unlike in vLLM, the embedding at position 0 is not zeroed. The norms of the latents have an eps of 1e-6, whatever the config says
 (deepseek_v3.LATENT_EPS). The latents of "moonlight" are so small that another eps would be detected.
 
-In an FP8 checkpoint a projection is f32(q) * weight_scale_inv, rounded once to bf16 outside the experts; activations are not quantised.
+In an FP8 checkpoint a projection is f32(q) * weight_scale_inv, rounded once to bf16 outside the experts; activations are not quantized.
 
 Rounding must not change a choice. Each token is therefore the one of CANDIDATES with the largest margins between experts and groups, and the
 last token also gives drafts with large margins. Of SEEDS models with large margins, the one that uses the most experts is taken. To show that
@@ -254,7 +254,7 @@ def make(variant: str, config: dict, seed: int) -> tuple:
 
 
 def bf16(checkpoint: dict) -> dict:
-    """Returns the checkpoint's tensors with FP8 dequantised to bf16."""
+    """Returns the checkpoint's tensors with FP8 dequantized to bf16."""
     out = {}
     for name, y in checkpoint.items():
         if f"{name}_scale_inv" in checkpoint:
@@ -265,7 +265,7 @@ def bf16(checkpoint: dict) -> dict:
 
 
 def widened(checkpoint: dict) -> dict:
-    """Returns the checkpoint's tensors in float64. FP8 is dequantised to bf16, but in experts, which stay in FP8, exactly."""
+    """Returns the checkpoint's tensors in float64. FP8 is dequantized to bf16, but in experts, which stay in FP8, exactly."""
     out = {}
     for name, y in bf16(checkpoint).items():
         scales = checkpoint.get(f"{name}_scale_inv")
@@ -380,7 +380,7 @@ def effects(config: dict, weights: dict, at: str, ids: torch.Tensor, want: dict,
 
 def witnesses(directory: pathlib.Path, config: dict, checkpoint: dict, run: Run, ids: torch.Tensor, want: dict) -> dict:
     """Returns the differences to transformers' model and draft layer. For an FP8 checkpoint these get bf16 weights, because with FP8 weights they
-    would also quantise activations."""
+    would also quantize activations."""
     with tempfile.TemporaryDirectory() as plain:
         if "quantization_config" in config:
             directory = pathlib.Path(plain)

@@ -51,7 +51,7 @@ def rounds(accepted: list, tokens: int, k: int) -> list:
 
 
 def report(of_rounds: list, k: int) -> dict:
-    """Summarises of_rounds, the accepted drafts of each verification. `length` in the result: tokens per verification."""
+    """Summarizes of_rounds, the accepted drafts of each verification. `length` in the result: tokens per verification."""
     count = max(len(of_rounds), 1)
     return {
         "drafts": k,

@@ -20,7 +20,7 @@ def load_tokenizer(directory: pathlib.Path) -> Tokenizer:
 
 
 def served_ids(parts: list, tokenizer) -> list:
-    """Returns the ids of a prompt as a server tokenises it, without JOIN in the text of past answers."""
+    """Returns the ids of a prompt as a server tokenizes it, without JOIN in the text of past answers."""
     return ids_of([part if isinstance(part, Special) else part.replace(JOIN, "") for part in parts], tokenizer)
 
 
@@ -31,7 +31,7 @@ def _prompts(job: tuple) -> list:
 
 
 def prompt_lists(directory: pathlib.Path, seed: int, lists: int, count: int, workers: int):
-    """Yields `lists` lists of `count` training prompts. Call next() before CUDA is initialised, because it forks workers."""
+    """Yields `lists` lists of `count` training prompts. Call next() before CUDA is initialized, because it forks workers."""
     jobs = [(directory, f"{seed},{i}", count) for i in range(lists)]
     with multiprocessing.get_context("fork").Pool(workers) as pool:
         yield None

@@ -3,7 +3,7 @@
     evaluate.py questions FILE [COUNT]                 writes eval.jsonl
     evaluate.py score DIR FILE [EFFORT ...]            greedy generation by transformers, exact match of the final message
 
-DIR is a checkpoint with tokenizer.json. An MXFP4 checkpoint is dequantised to bf16 while loading.
+DIR is a checkpoint with tokenizer.json. An MXFP4 checkpoint is dequantized to bf16 while loading.
 """
 
 import collections

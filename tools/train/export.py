@@ -61,7 +61,7 @@ def config_json(c: Config, quantised: bool) -> dict:
 
 
 def tensors(state: dict, quantised: bool) -> dict:
-    """Converts state, a Model.state_dict(), to the tensors of a checkpoint. MXFP4 experts are packed from bf16 values. In an unquantised checkpoint
+    """Converts state, a Model.state_dict(), to the tensors of a checkpoint. MXFP4 experts are packed from bf16 values. In an unquantized checkpoint
     experts are transposed, [E, in, out], as in Hugging Face's checkpoints."""
     out = {}
     for name, value in state.items():

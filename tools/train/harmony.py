@@ -72,7 +72,7 @@ def reply_parts(working: str, answer: str) -> list:
 
 
 def ids_of(parts: list, tokenizer) -> list:
-    """Returns the ids of parts. Text between two JOINs is tokenised separately and never becomes a special token.
+    """Returns the ids of parts. Text between two JOINs is tokenized separately and never becomes a special token.
     tokenizer.encode_special_tokens must be true."""
     out = []
     for part in parts:

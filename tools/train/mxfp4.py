@@ -27,7 +27,7 @@ def _round(v):
 
 
 class _Straight(torch.autograd.Function):
-    """A straight-through estimator: quantises in the forward pass, and passes gradients unchanged."""
+    """A straight-through estimator: quantizes in the forward pass, and passes gradients unchanged."""
 
     @staticmethod
     def forward(ctx, w):

@@ -6,7 +6,7 @@ import random
 
 EFFORTS = ("low", "medium", "high")
 
-# The texts before and after JOIN are tokenised separately, so that a reversed word is written one letter at a time.
+# The texts before and after JOIN are tokenized separately, so that a reversed word is written one letter at a time.
 JOIN = "\x1f"
 
 

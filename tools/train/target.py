@@ -1,6 +1,6 @@
 """Inference with a trained checkpoint: KV cache, batched answers, and the residual streams that a draft head reads.
 
-Experts are dequantised from MXFP4 while loading. As in training, every expert computes every token.
+Experts are dequantized from MXFP4 while loading. As in training, every expert computes every token.
 
 Source  openai/gpt-oss gpt_oss/torch/model.py and Hugging Face transformers models/gpt_oss (formulas and names).
 """

@@ -1,4 +1,4 @@
-"""Trains the tokenizer: byte-level BPE with gpt-oss's pre-tokeniser and special tokens.
+"""Trains the tokenizer: byte-level BPE with gpt-oss's pre-tokenizer and special tokens.
 
     tokenizer.py DIRECTORY     writes tokenizer.json and tokenizer_config.json there
 

@@ -92,7 +92,7 @@ def reverse_word(rng: random.Random) -> Problem:
     word = any_word(rng)
     answer = word[::-1]
     medium = f"Letters: {spelled(word)}\nBackwards: {spelled(answer)}"
-    # Written letter by letter, so that the model need not guess how a reversed word is tokenised.
+    # Written letter by letter, so that the model need not guess how a reversed word is tokenized.
     return Problem(
         "reverse_word",
         word.lower(),

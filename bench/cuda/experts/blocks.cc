@@ -126,7 +126,7 @@ Status Bench::block(Experts& experts, Gate& gate, int64_t tokens) {
   return hold_paced(contest, {});
 }
 
-// The shared expert runs as one more expert of every token, or as a separate expert, which takes more launches.
+// The shared expert runs as one more expert of every token, or in launches of its own.
 Status Bench::draft(Experts& experts, Gate& gate, int64_t tokens) {
   const ExpertShape& s = experts.shape();
   MoeConfig config = s.moe();

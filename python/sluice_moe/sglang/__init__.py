@@ -2,7 +2,7 @@
 
     sglang serve MODEL --moe-runner-backend sluice                    # SGLang 0.5.21 and newer
     SLUICE_SGLANG=1 sglang serve MODEL --moe-runner-backend triton    # SGLang 0.5.17, whose list of backends is closed
-    SLUICE_SGLANG_GATES=1, SLUICE_SGLANG_AUTO=1                       # gates of every model; experts and gates of every unquantised model
+    SLUICE_SGLANG_GATES=1, SLUICE_SGLANG_AUTO=1                       # gates of every model; experts and gates of every unquantized model
 
 SGLang finds `register` by the entry point `sglang.srt.plugins` and calls it in each of its processes.
 Without these flags and variables, SGLang is not affected.

@@ -14,7 +14,7 @@ from sluice_moe.errors import InvalidArgument
 
 BACKEND = "sluice"
 SWITCH = "SLUICE_SGLANG"  # for versions whose list of backends cannot be extended
-GATES, AUTO = "SLUICE_SGLANG_GATES", "SLUICE_SGLANG_AUTO"  # gates of every model; experts and gates of every unquantised model
+GATES, AUTO = "SLUICE_SGLANG_GATES", "SLUICE_SGLANG_AUTO"  # gates of every model; experts and gates of every unquantized model
 
 FUSED_MOE = "sglang.srt.layers.moe.fused_moe_triton.layer.FusedMoE"
 LORA_MANAGER = "sglang.srt.lora.lora_manager.LoRAManager"

@@ -44,7 +44,7 @@ def log_once(line: str) -> None:
 
 
 def around_fused_moe(original: Callable, self: FusedMoE, *args: Any, **kwargs: Any) -> None:
-    """Wraps FusedMoE.__init__. An unquantised layer gets Bf16Experts. A layer that cannot run on Sluice is an error."""
+    """Wraps FusedMoE.__init__. An unquantized layer gets Bf16Experts. A layer that cannot run on Sluice is an error."""
     given = inspect.signature(original).bind(self, *args, **kwargs).arguments
     unquantised = given.get("quant_method") is None and given.get("quant_config") is None
     if not state.chosen():
@@ -65,7 +65,7 @@ def around_fused_moe(original: Callable, self: FusedMoE, *args: Any, **kwargs: A
 
 
 def _build_bf16(original: Callable, given: dict[str, Any]) -> None:
-    """Calls FusedMoE.__init__ of an unquantised layer so that it gets Bf16Experts."""
+    """Calls FusedMoE.__init__ of an unquantized layer so that it gets Bf16Experts."""
     method = {"quant_method": Bf16Experts(given.get("prefix", ""))} if state.takes_method() else {"quant_config": _NoQuantization()}
     original(given["self"], **{**{name: value for name, value in given.items() if name != "self"}, **method})
     if not state.takes_method():
@@ -73,7 +73,7 @@ def _build_bf16(original: Callable, given: dict[str, Any]) -> None:
 
 
 def _tried(original: Callable, given: dict[str, Any]) -> bool:
-    """Builds an unquantised layer with Bf16Experts. Returns False, and logs the reason, if Sluice cannot run it."""
+    """Builds an unquantized layer with Bf16Experts. Returns False, and logs the reason, if Sluice cannot run it."""
     try:
         with state.trying():
             _build_bf16(original, given)
@@ -86,7 +86,7 @@ def _tried(original: Callable, given: dict[str, Any]) -> bool:
 
 
 class _NoQuantization:
-    """The quant_config of an unquantised layer, for versions whose FusedMoE takes no quant_method."""
+    """The quant_config of an unquantized layer, for versions whose FusedMoE takes no quant_method."""
 
     def get_name(self) -> str:
         return "none"
@@ -219,7 +219,7 @@ class SluiceExperts(FusedMoEMethodBase):
         out: dict[str, object] = {"hidden": self.hidden, "intermediate": self.intermediate, "experts": self.experts, "top_k": config.top_k,
                                   "expert_w": self.expert_w, "input": "precomputed", "up_bias": self.with_bias,
                                   "down_bias": self.with_bias, **activations.of_sglang(config)}
-        if self.experts < config.top_k:  # a MoeLayer needs at least top_k experts in total, so this rank acts as the first of as many ranks as that takes
+        if self.experts < config.top_k:  # a MoeLayer needs at least top_k experts in total, so this rank is described as the first of enough ranks
             ranks = -(-config.top_k // self.experts)
             out |= {"experts": self.experts * ranks, "ep": (0, ranks)}
         return out

@@ -1,7 +1,7 @@
 """Gates on router_gemm. They are found once a model's weights are in place: a gate is a module of a known class beside experts.
 
-A gate that Sluice takes gets a subclass of its own class, whose forward() calls the operation. Its parameters, and all code that reads them, stay as
-they are. A gate that SGLang runs is logged with the reason.
+A gate that Sluice runs is changed to a subclass of its class, whose forward() calls the operation. Its parameters do not change, so code that reads
+them still works. For a gate that SGLang runs, the log gives the reason.
 """
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """The vLLM plug-in. `--quantization sluice` runs experts and gates on Sluice. SLUICE_VLLM_GATES=1 does so for the gates of every model, and
-SLUICE_VLLM_AUTO=1 for experts and gates of every unquantised model. Without the flag and the variables, vLLM is not affected.
+SLUICE_VLLM_AUTO=1 for experts and gates of every unquantized model. Without the flag and the variables, vLLM is not affected.
 
 vLLM calls register() in each of its processes (entry point vllm.general_plugins). register() only registers the name;
 the modules of gates and experts are imported when a model needs them.

@@ -1,5 +1,5 @@
-"""SLUICE_VLLM_AUTO=1: an unquantised MoE model gets the quantisation "sluice_auto", as if its user had passed it. Layers that Sluice cannot run stay
-on vLLM's own experts; the log gives the reason."""
+"""SLUICE_VLLM_AUTO=1: an unquantized MoE model gets the quantization "sluice_auto", as if its user had passed it. Layers that Sluice cannot run keep
+vLLM's own experts; the log gives the reason."""
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class SluiceAutoConfig(SluiceConfig):
-    """The config of unquantised models that did not ask for Sluice by a flag."""
+    """The config of unquantized models that did not ask for Sluice by a flag."""
 
     @classmethod
     def get_name(cls) -> str:
@@ -23,7 +23,7 @@ class SluiceAutoConfig(SluiceConfig):
 
     @classmethod
     def override_quantization_method(cls, hf_quant_cfg: Any, user_quant: str | None, hf_config: Any = None) -> str | None:
-        return None  # quantised checkpoints keep their method
+        return None  # quantized checkpoints keep their method
 
     def get_quant_method(self, layer: torch.nn.Module, prefix: str):
         from vllm.config import get_current_vllm_config
@@ -42,11 +42,11 @@ class SluiceAutoConfig(SluiceConfig):
         if not isinstance(made, list):
             return made
         log_once(f"{compat.AUTO}=1: experts run on vLLM: {'; '.join(made)}", warning=True)
-        return None  # vLLM's own method of unquantised experts
+        return None  # vLLM's own method of unquantized experts
 
 
 def install() -> None:
-    """Makes vLLM choose "sluice_auto" where it verifies the quantisation of a model, in the process that parses the flags. Once per process."""
+    """Makes vLLM choose "sluice_auto" where it verifies the quantization of a model, in the process that parses the flags. Once per process."""
     from vllm.config.model import ModelConfig
 
     original = ModelConfig._verify_quantization

@@ -60,7 +60,7 @@ class SluiceBaseConfig(QuantizationConfig):
 
     @classmethod
     def override_quantization_method(cls, hf_quant_cfg: Any, user_quant: str | None, hf_config: Any = None) -> str | None:
-        """vLLM calls this for every quantised checkpoint. Only `--quantization sluice` selects Sluice."""
+        """vLLM calls this for every quantized checkpoint. Only `--quantization sluice` selects Sluice."""
         if user_quant != NAME:
             return None
         kind_of(hf_quant_cfg, hf_config)  # raises UnsupportedModel

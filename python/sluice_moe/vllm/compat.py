@@ -16,7 +16,7 @@ from sluice_moe import capi, environment
 from sluice_moe.errors import IncompatibleEngine
 
 NAME = "sluice"  # the value of --quantization
-NAME_AUTO = "sluice_auto"  # what an unquantised model gets with AUTO
+NAME_AUTO = "sluice_auto"  # what an unquantized model gets with AUTO
 GATES, AUTO = "SLUICE_VLLM_GATES", "SLUICE_VLLM_AUTO"  # environment variables
 RUN = ("0.26.0", "0.30.0", "0.31.0", "0.32.0")  # the engine ran with the plug-in: 0.26.0 on GPUs, the others on the CPU in the tests
 NAMES_CHECKED = ("0.33.0",)  # the wheel has all SEAMS; the engine was not run, because there is no wheel for the CPU

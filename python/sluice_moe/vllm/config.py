@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class SluiceConfig(SluiceBaseConfig):
-    """The config of checkpoints without quantization_config. For a quantised checkpoint from_config() returns another config."""
+    """The config of checkpoints without quantization_config. For a quantized checkpoint from_config() returns another config."""
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> QuantizationConfig:

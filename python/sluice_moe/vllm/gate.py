@@ -115,7 +115,7 @@ def install() -> None:
 
 def install_for_every_model() -> None:
     """Registers both layers before any model is built. Called once per process, when no model's config is known yet."""
-    # vLLM's cache of compiled graphs must tell a graph with these gates from a graph without them, and the model's config is the same.
+    # vLLM's cache of compiled graphs must distinguish graphs with these gates from graphs without them; the model's config does not differ.
     envs.environment_variables.setdefault(compat.GATES, lambda: "1")
     _replace("GateLinear", GateLinear, SluiceGateLinear)
     if not compat.gpt_oss_router_is_replicated():

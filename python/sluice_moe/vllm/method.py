@@ -1,4 +1,4 @@
-"""vLLM quantisation methods for experts. They create the parameters that vLLM's loaders fill, then pack them and free the originals, layer by
+"""vLLM quantization methods for experts. They create the parameters that vLLM's loaders fill, then pack them and free the originals, layer by
 layer.
 
 There are three kinds: MXFP4 of gpt-oss (gate and up interleaved, biases), MXFP4 of DeepSeek V4 ([gate; up], a clamp), and bf16. Until the
@@ -46,7 +46,7 @@ def layer_fields(layer: torch.nn.Module, kind: str) -> dict[str, object]:
               "top_k": moe.experts_per_token, "input": "precomputed", "expert_w": "bf16" if kind == "bf16" else "e2m1",
               "up_bias": moe.has_bias, "down_bias": moe.has_bias, "weight_on_input": layer.apply_router_weight_on_input}
     fields |= activations.of_vllm(layer)
-    if layer._expert_map is not None:  # layer.expert_map would use the quantisation method, which is being constructed
+    if layer._expert_map is not None:  # layer.expert_map would use the quantization method, which is being constructed
         slices = equal_ranges(layer._expert_map.tolist())
         fields |= {"ep": slices} if slices else {"experts": layer.local_num_experts}
     return fields

@@ -1,4 +1,4 @@
-"""Chooses the quantisation method of a layer and installs the gates. Imports vLLM's layers only when a layer asks."""
+"""Chooses the quantization method of a layer and installs the gates. Imports vLLM's layers only when a layer asks."""
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
@@ -16,7 +16,7 @@ def install_gates() -> None:
 
 
 def quant_method(layer: torch.nn.Module, prefix: str, kind: str):
-    """Returns Sluice's method for experts, vLLM's unquantised method for linear layers, and None for other layers."""
+    """Returns Sluice's method for experts, vLLM's unquantized method for linear layers, and None for other layers."""
     from vllm.model_executor.layers.fused_moe import RoutedExperts
     from vllm.model_executor.layers.linear import LinearBase, UnquantizedLinearMethod
 
