@@ -4,6 +4,7 @@
 #include <string_view>
 
 #include "models/family.h"
+#include "models/read_config.h"
 
 namespace sluice::apps {
 namespace {
@@ -58,12 +59,12 @@ Result<Stored> stored_weights(const ModelFlags& model) {
     out.fp8 = std::any_of(tensors.begin(), tensors.end(),
                           [](const CheckpointTensor& t) { return t.type == StoredType::kF8E4M3; });
   }
-  if (const auto json = read_json(directory.value() + "/config.json", kConfigBytesMax);
-      json.ok() && json.value().is_object()) {
-    const auto q = json.value().find("quantization_config");
-    if (q != json.value().end() && q->is_object())
-      out.method =
-          q->value("quant_method", Json()).is_string() ? q->at("quant_method").get<std::string>() : "";
+  const auto json = read_json(directory.value() + "/config.json", kConfigBytesMax);
+  if (!json.ok()) return json.status();
+  const JsonAt top(json.value(), "config.json");
+  if (top.has("quantization_config")) {
+    const auto method = top.at("quantization_config").value().string("quant_method", "");
+    if (method.ok()) out.method = method.value();
   }
   const MoeConfig& moe = config.value().decoder.moe();
   out.experts = {moe.expert_w, moe.expert_scales};
