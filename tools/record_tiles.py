@@ -13,8 +13,8 @@ SOURCE = ROOT / "bench/measured/h200/router_tiles.csv"
 TARGET = ROOT / "src/backends/cuda/router/router_gemm_tile_measured.h"
 
 HEAD = """\
-// Written by tools/record_tiles.py from bench/measured/h200/router_tiles.csv: the fastest plan of router_gemm_tile_sm90 for
-// each problem on an H200. router_tile_configs (router_gemm_tile.cc) starts from them.
+// Written by tools/record_tiles.py from bench/measured/h200/router_tiles.csv: the fastest plan of router_gemm_tile_sm90
+// for each problem on an H200. router_tile_configs() in router_gemm_tile.cc extrapolates from these plans.
 #pragma once
 #include <cstdint>
 

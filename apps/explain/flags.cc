@@ -84,7 +84,6 @@ int run_explain(const CLI::App& app, ExplainFlags& flags) {
   if (const Status status = unknown_flag(app); !status.ok())
     return wrong_use(o.op.empty() ? status.message + " (name an operation to set its fields)"
                                   : status.message);
-  if (const Status status = check_uses(app, flags); !status.ok()) return wrong_use(status.message);
   for (const auto& [name, value, option] : flags.typed) {
     if (option->count() == 0) continue;
     // For a flag without a value, CLI11 returns "true".
@@ -106,6 +105,7 @@ int run_explain(const CLI::App& app, ExplainFlags& flags) {
     if (!speculation.ok()) return wrong_use(speculation.status().message);
     o.speculation = std::move(speculation).value();
   }
+  if (const Status status = check_uses(app, flags); !status.ok()) return wrong_use(status.message);
   return explain(o);
 }
 

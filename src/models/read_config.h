@@ -33,7 +33,7 @@ Status must_be(const JsonAt& config, const std::string& key, const T& wanted, co
 // The key of the rotary embedding's settings; none: the config has no settings. An empty rope_scaling counts as absent, as in
 // transformers.
 inline const char* rope_key(const JsonAt& config) {
-  const auto has = [&](const char* key) { return config.has(key) && !config.value()[key].empty(); };
+  const auto has = [&](const char* key) { return config.has(key) && config.value()[key] != Json::object(); };
   return has("rope_scaling") ? "rope_scaling" : has("rope_parameters") ? "rope_parameters" : nullptr;
 }
 
