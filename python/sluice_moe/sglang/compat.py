@@ -22,6 +22,9 @@ LORA_MANAGER = "sglang.srt.lora.lora_manager.LoRAManager"
 _FUSED_MOE = ("num_experts", "hidden_size", "intermediate_size", "layer_id", "top_k", "quant_config", "prefix", "activation",
               "apply_router_weight_on_input", "no_combine", "routed_scaling_factor", "gemm1_alpha", "gemm1_clamp_limit", "swiglu_limit",
               "with_bias", "is_gated", "gate_up_interleaved")
+# The quantisations whose experts Sluice runs.
+_CONFIGS = ("mxfp4.Mxfp4Config", "fp8.Fp8Config", "modelopt_quant.ModelOptFp8Config",
+            "compressed_tensors.compressed_tensors.CompressedTensorsConfig")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,8 +60,7 @@ class Seams:
         """The targets of the hooks on experts, in the order of hooks._expert_hooks()."""
         return (
             Target(f"{FUSED_MOE}.__init__", _FUSED_MOE + (("quant_method",) if self.names else ())),
-            Target("sglang.srt.layers.quantization.mxfp4.Mxfp4Config.get_quant_method", ("layer", "prefix")),
-            Target("sglang.srt.layers.quantization.fp8.Fp8Config.get_quant_method", ("layer", "prefix")),
+            *(Target(f"sglang.srt.layers.quantization.{config}.get_quant_method", ("layer", "prefix")) for config in _CONFIGS),
         )
 
     @property

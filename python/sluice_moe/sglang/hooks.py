@@ -116,7 +116,8 @@ def install(experts: bool = True) -> None:
 def _expert_hooks() -> tuple[tuple[Callable, str], ...]:
     from . import experts
 
-    return (experts.around_fused_moe, "AROUND"), (experts.around_mxfp4, "AROUND"), (experts.around_fp8, "AROUND")
+    return tuple((hook, "AROUND") for hook in (experts.around_fused_moe, experts.around_mxfp4, experts.around_fp8,
+                                               experts.around_modelopt_fp8, experts.around_compressed_tensors))
 
 
 def _gate_hooks() -> tuple[tuple[Callable, str], ...]:

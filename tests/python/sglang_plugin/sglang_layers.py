@@ -3,6 +3,7 @@ float64. SGLang's settings are global to a process, so test_sglang.py runs this 
 
 from __future__ import annotations
 
+import functools
 import logging
 import types
 
@@ -15,9 +16,9 @@ import sglang_engine
 HIDDEN, WIDTH, EXPERTS, TOP_K = 64, 96, 8, 3
 
 
-@pytest.fixture(scope="module", autouse=True)
-def engine():
-    """A scheduler process with --moe-runner-backend sluice."""
+@functools.cache
+def started() -> list[str]:
+    """Starts a scheduler process with --moe-runner-backend sluice. Returns the list of what Sluice logs."""
     sglang_engine.prepare()
     records: list[str] = []
 
@@ -29,7 +30,14 @@ def engine():
     logging.getLogger("sluice_moe.sglang").setLevel(logging.INFO)
     sglang_engine.start(*sglang_engine.asked_for_sluice())
     sglang_engine.groups()
+    return records
+
+
+@pytest.fixture(scope="module", autouse=True)
+def engine():
+    """Also used by sglang_fp8.py, whose tests run in the same process."""
     before = torch.get_default_dtype()
+    records = started()
     torch.set_default_dtype(torch.bfloat16)
     yield records
     torch.set_default_dtype(before)
@@ -231,16 +239,20 @@ def fused_moe(**more: object) -> torch.nn.Module:
 
 
 def load_experts(layer: torch.nn.Module, tensors: dict[str, torch.Tensor]) -> None:
+    load_pieces(layer, tensors)
+    layer.quant_method.process_weights_after_loading(layer)
+
+
+def load_pieces(layer: torch.nn.Module, tensors: dict[str, torch.Tensor]) -> None:
     """Tensors by SGLang's names: gate_proj, up_proj, down_proj per expert; here [experts, rows, columns]."""
     mapping = layer.make_expert_params_mapping("gate_proj", "down_proj", "up_proj", EXPERTS)
     parameters = dict(layer.named_parameters())
     for parameter, weight, expert, shard in mapping:
         kind = weight.rstrip(".").rsplit(".", 1)[1]
-        for suffix in ("weight", "weight_scale_inv"):
+        for suffix in ("weight", "weight_scale_inv", "weight_scale", "input_scale"):
             if f"{kind}.{suffix}" in tensors:
                 name = parameter.removeprefix("experts.") + suffix
                 parameters[name].weight_loader(parameters[name], tensors[f"{kind}.{suffix}"][expert], name, shard_id=shard, expert_id=expert)
-    layer.quant_method.process_weights_after_loading(layer)
 
 
 def routed(layer: torch.nn.Module, x: torch.Tensor, seed: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -393,10 +405,10 @@ def test_kernels_by_phase(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_other_quantizations_are_refused() -> None:
-    from sglang.srt.layers.quantization.fp8 import Fp8Config
+    from sglang.srt.layers.quantization.w4afp8 import W4AFp8Config
 
-    config = Fp8Config(is_checkpoint_fp8_serialized=True, activation_scheme="dynamic", weight_block_size=[32, 32])
-    with pytest.raises(RuntimeError, match="wanted MXFP4 experts .* found Fp8MoEMethod of Fp8Config"):
+    config = W4AFp8Config(is_checkpoint_fp8_serialized=True, is_checkpoint_w4afp8_serialized=True, weight_block_size=[128, 128])
+    with pytest.raises(RuntimeError, match="wanted experts in MXFP4 .* found W4AFp8MoEMethod of W4AFp8Config"):
         fused_moe(quant_config=config)
 
 

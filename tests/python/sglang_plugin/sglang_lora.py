@@ -160,7 +160,7 @@ def test_an_adapter_on_other_modules_is_sglangs(settings: object, weights: GptOs
     made = manager(settings, weights, adapter(tmp_path / "adapter", of(*names), targets))
     wrapped = {name for layer in made.lora_modules for name in layer}
     assert set(names) <= wrapped
-    assert type(made.base_model.model.layers[0].mlp.experts.quant_method).__name__ == "Mxfp4Experts"
+    assert type(made.base_model.model.layers[0].mlp.experts.quant_method).__name__ == "SluiceExperts"
 
 
 def test_dense_layers_with_the_names_of_experts_take_adapters(settings: object, weights: GptOss, tmp_path: pathlib.Path) -> None:
@@ -168,7 +168,7 @@ def test_dense_layers_with_the_names_of_experts_take_adapters(settings: object, 
     dense = "model.layers.1.mlp.down_proj"
     made = manager(settings, weights, targets={"gate_up_proj", "down_proj", "o_proj"})
     assert {name for layer in made.lora_modules for name in layer} >= {dense, ATTENTION}
-    assert type(made.base_model.model.layers[0].mlp.experts.quant_method).__name__ == "Mxfp4Experts"
+    assert type(made.base_model.model.layers[0].mlp.experts.quant_method).__name__ == "SluiceExperts"
     ref = reference(adapter(tmp_path / "good", of(ATTENTION, dense), ["o_proj", "down_proj"]), "good")
     assert made.load_lora_adapter(ref).success
     made.fetch_new_loras({ref.lora_id})

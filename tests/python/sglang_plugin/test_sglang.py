@@ -54,8 +54,8 @@ def test_without_the_flag_nothing_is_changed(which: str, request: pytest.Fixture
 
 
 def test_target_and_draft_choose_apart(newest: dict[str, dict]) -> None:
-    assert newest["draft_alone"] == {"target": "UnquantizedFusedMoEMethod", "draft": "Bf16Experts"}
-    assert newest["target_alone"] == {"target": "Bf16Experts", "draft": "UnquantizedFusedMoEMethod"}
+    assert newest["draft_alone"] == {"target": "UnquantizedFusedMoEMethod", "draft": "SluiceExperts"}
+    assert newest["target_alone"] == {"target": "SluiceExperts", "draft": "UnquantizedFusedMoEMethod"}
 
 
 GATE_HOOKS = ["sglang.srt.lora.lora_manager.LoRAManager.init_lora_modules", "sglang.srt.lora.lora_manager.LoRAManager.load_lora_weights", "sglang.srt.lora.lora_manager.LoRAManager.load_lora_weights_from_tensors",
@@ -73,7 +73,7 @@ def test_gates_alone_leave_experts_as_they_are(which: str, request: pytest.Fixtu
 @pytest.mark.parametrize("which", ["newest", "older"])
 def test_unquantised_experts_run_on_sluice_by_themselves(which: str, request: pytest.FixtureRequest) -> None:
     cases = request.getfixturevalue(which)
-    assert cases["automatic"]["method"] == "Bf16Experts"
+    assert cases["automatic"]["method"] == "SluiceExperts"
     assert cases["automatic"]["logged"] == ["INFO sluice: SLUICE_SGLANG_AUTO=1: unquantised experts run on Sluice"]
     refused = cases["automatic_refused"]
     assert refused["method"] == "UnquantizedFusedMoEMethod" and len(refused["logged"]) == 1
@@ -112,9 +112,9 @@ def test_older_versions_stop_as_well(older: dict[str, dict]) -> None:
 
 
 @pytest.mark.parametrize("version", sglang_engine.VERSIONS)
-@pytest.mark.parametrize("file", ["sglang_layers.py", "sglang_gates.py", "sglang_lora.py"])
-def test_in_a_process_of_a_version(version: str, file: str) -> None:
-    """Runs all tests of a file."""
-    done = run_beside(version, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(HERE / file))
+@pytest.mark.parametrize("files", [("sglang_layers.py", "sglang_fp8.py"), ("sglang_gates.py",), ("sglang_lora.py",)], ids=lambda files: files[0])
+def test_in_a_process_of_a_version(version: str, files: tuple[str, ...]) -> None:
+    """Runs all tests of the files."""
+    done = run_beside(version, "-m", "pytest", "-q", "-p", "no:cacheprovider", *(str(HERE / file) for file in files))
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
     assert " passed" in done.stdout and "skipped" not in done.stdout
