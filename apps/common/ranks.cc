@@ -32,6 +32,9 @@ Status check_tensor_parallel(const ModelFlags& f) {
   if (experts != 1 && experts != f.tensor_parallel_size)
     return invalid("--expert-parallel-size: wanted 1 or --tensor-parallel-size = " +
                    std::to_string(f.tensor_parallel_size) + ", found " + std::to_string(experts));
+  if (f.expert_parallel && f.expert_parallel_size && experts != f.tensor_parallel_size)
+    return invalid("--expert-parallel-size: wanted --tensor-parallel-size = " +
+                   std::to_string(f.tensor_parallel_size) + " with --enable-expert-parallel, found 1");
   if (f.tensor_parallel_size == 1) return {};
   const std::string flag = "--tensor-parallel-size " + std::to_string(f.tensor_parallel_size) + ": ";
   if (!f.experts.empty())

@@ -9,7 +9,8 @@
 namespace sluice::apps {
 namespace {
 
-constexpr int64_t kSweepTokensMax = 1 << 20;  // limited, because a sweep computes the workspace of every token count
+constexpr int64_t kSweepTokensMax =
+    1 << 20;  // limited, because a sweep computes the workspace of every token count
 
 std::string with_dashes(std::string name) {
   std::replace(name.begin(), name.end(), '_', '-');
@@ -79,6 +80,8 @@ Status check_uses(const CLI::App& app, const ExplainFlags& flags) {
 
 int run_explain(const CLI::App& app, ExplainFlags& flags) {
   ExplainOptions& o = flags.options;
+  if (!flags.model.empty())  // the value of an unknown flag is read as an operation
+    if (const Status status = unknown_flag(app); !status.ok()) return wrong_use(status.message);
   if (!o.op.empty())
     if (const auto known = make_problem(o.op); !known.ok()) return wrong_use(known.status().message);
   if (const Status status = unknown_flag(app); !status.ok())
@@ -86,6 +89,8 @@ int run_explain(const CLI::App& app, ExplainFlags& flags) {
                                   : status.message);
   for (const auto& [name, value, option] : flags.typed) {
     if (option->count() == 0) continue;
+    if (name == "tokens" && !flags.sweep.empty())
+      return wrong_use("--tokens: cannot be combined with --sweep tokens");
     // For a flag without a value, CLI11 returns "true".
     o.fields.emplace_back(name, value == "true" ? "1" : value == "false" ? "0" : value);
   }

@@ -80,13 +80,6 @@ Result<WeightFormat> read_compressed_tensors(const JsonAt& q) {
     SLUICE_TRY(sparsity.value().need_object());
     SLUICE_TRY(must_be(sparsity.value(), "format", "dense", kModels));
   }
-  // Rotations of weights need rotations of activations, which Sluice does not compute.
-  if (q.has("transform_config")) {
-    const JsonAt transforms = q.at("transform_config").value();
-    SLUICE_TRY(transforms.need_object());
-    if (transforms.has("config_groups") && !transforms.value()["config_groups"].empty())
-      return unknown(transforms, "no config_groups (no transforms)");
-  }
   const auto groups = q.at("config_groups");
   if (!groups.ok()) return groups.status();
   SLUICE_TRY(groups.value().need_object());
@@ -150,7 +143,18 @@ std::string config_text(WeightFormat f) {
 
 }  // namespace
 
+Status check_transforms(const JsonAt& config) {
+  if (!config.has("quantization_config")) return {};
+  const JsonAt q = config.at("quantization_config").value();
+  if (!q.value().is_object() || !q.has("transform_config")) return {};
+  const JsonAt transforms = q.at("transform_config").value();
+  SLUICE_TRY(transforms.need_object());
+  if (!transforms.has("config_groups") || transforms.value()["config_groups"].empty()) return {};
+  return unknown(transforms, "no config_groups (no transforms)");
+}
+
 Result<WeightFormat> read_quantization(const JsonAt& config, const std::string& directory) {
+  SLUICE_TRY(check_transforms(config));
   if (!config.has("quantization_config")) {
     const std::string path = directory + "/hf_quant_config.json";
     std::error_code error;

@@ -8,6 +8,10 @@
 
 namespace sluice {
 
+// kUnsupported: quantization_config has transforms. They rotate weights and need rotations of activations, which
+// Sluice does not compute.
+Status check_transforms(const JsonAt& config);
+
 // The format that config.json's quantization_config gives to experts, or, if it has none,
 // hf_quant_config.json in `directory`; bf16 if neither exists. kUnsupported names the key that declares an
 // unsupported quantization. Ignores lists of modules that are not quantized, because the files show them.

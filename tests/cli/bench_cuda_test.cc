@@ -16,7 +16,8 @@ TEST(CliBenchCuda, WrongWordsAreNamed) {
        "--pace, "
        "--routing, --expert-ids, --peer-ops, found '--suit'"},
       {{"--suite", "router,gate"},
-       "--suite: wanted router, fused, routing, chain, lora, linear, attention, latent, sample, mxfp4, formats, bf16, "
+       "--suite: wanted router, fused, routing, chain, lora, linear, attention, latent, sample, mxfp4, "
+       "formats, bf16, "
        "group, gaps or "
        "expert_configs, found "
        "'gate'"},

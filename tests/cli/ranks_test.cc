@@ -48,6 +48,8 @@ TEST(RanksCommand, RefusesWhatOneDeviceMustDo) {
           "tensor parallelism: wanted a number of ranks that divides num_attention_heads = 8, found 3");
   refuses({"--tp", "2", "--ep-size", "3"},
           "--expert-parallel-size: wanted 1 or --tensor-parallel-size = 2, found 3");
+  refuses({"--tp", "2", "--enable-expert-parallel", "--ep-size", "1"},
+          "--expert-parallel-size: wanted --tensor-parallel-size = 2 with --enable-expert-parallel, found 1");
   refuses({"--tp", "0"}, "--tensor-parallel-size: wanted an integer from 1 to 8, found '0'");
   refuses({"--tp", "2", "--experts", "cuda"},
           "--tensor-parallel-size 2: wanted the experts on the model's devices, found --experts cuda");

@@ -182,5 +182,15 @@ TEST_F(DeadEnds, PartsOfNegationsAreChecked) {
     EXPECT_GT(value.size(), 1u) << value.dump();
 }
 
+// Every string holds for both alternatives, so only numbers are left.
+TEST_F(DeadEnds, TypesThatAlternativesNeverRestrict) {
+  for (const char* schema :
+       {R"({"type": ["integer", "string"], "oneOf": [{"multipleOf": 2}, {"multipleOf": 3}]})",
+        R"({"maxLength": 4, "oneOf": [{"multipleOf": 2}, {"minimum": 2}]})",
+        R"({"maxItems": 2, "oneOf": [{"multipleOf": 2}, {"minimum": 2}]})",
+        R"({"type": ["integer", "string"], "allOf": [{"oneOf": [{"multipleOf": 2}, {"minimum": 2}]}]})"})
+    for (const Json& value : values(schema, 15)) EXPECT_TRUE(value.is_number()) << schema << value.dump();
+}
+
 }  // namespace
 }  // namespace sluice

@@ -6,7 +6,8 @@ namespace sluice {
 namespace {
 
 constexpr size_t kPrefixMax = 2000, kStatesMax = 2000, kContainedMax = 5;
-constexpr size_t kValuesMax = 2000;  // a leaf with more values does not limit the length of an array with unique elements
+constexpr size_t kValuesMax =
+    2000;  // a leaf with more values does not limit the length of an array with unique elements
 
 // `prefix`: the schemas of the array's first elements; `rest`: the schema of all other elements. Null: none.
 struct Elements {

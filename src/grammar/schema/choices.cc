@@ -69,15 +69,39 @@ const SchemaMerger::Nots& SchemaMerger::nots_of(const Json& schema) {
   return found->second;
 }
 
+namespace {
+
+// Whether a negation looks at single elements of an array.
+bool counts_elements(const Json& negation) {
+  if (!negation.is_object()) return false;
+  for (const char* key : {"contains", "prefixItems", "not"})
+    if (negation.contains(key) && negation.contains("type") && negation["type"] == "array") return true;
+  for (const char* key : {"allOf", "properties"})
+    if (const Json* parts = member(negation, key); parts && std::ranges::any_of(*parts, counts_elements))
+      return true;
+  return false;
+}
+
+}  // namespace
+
 SchemaMerger::WaysNot SchemaMerger::ways_not(const Json& schema, const Schemas& beside) {
   const Nots& all = nots_of(schema);
   WaysNot out;
-  for (const Json* one : all.schemas) {
-    Schemas with = beside;
-    with.push_back(one);
-    if (!impossible(with, 1)) out.schemas.push_back(one);
-  }
-  if (all.complete) return out;
+  const auto add = [&](bool counting) {
+    for (const Json* one : all.schemas) {
+      if (counts_elements(*one) != counting) continue;
+      Schemas with = beside;
+      with.push_back(one);
+      if (!impossible(with, 1)) out.schemas.push_back(one);
+    }
+  };
+  add(false);
+  const bool skips = mode_ != Negations::kCounted && !out.schemas.empty();
+  if (!skips) add(true);
+  if (mode_ == Negations::kNarrow && !out.schemas.empty()) return out;
+  if (all.complete &&
+      !(skips && std::ranges::any_of(all.schemas, [](auto* one) { return counts_elements(*one); })))
+    return out;
   const uint8_t types = types_that_fail(schema, 0);
   if (types == 0) return out;
   Json names = Json::array();
@@ -100,6 +124,17 @@ Status SchemaMerger::add_one_of(const Json& s, Merged* m, Schemas* todo, const D
     std::vector<Alternative> some;
     for (const Json& one : list) some.push_back({{&one}});
     return choose({&s, "oneOf"}, std::move(some), m, todo, decisions);
+  }
+  // Of a type that two alternatives never restrict, no value holds for exactly one.
+  uint8_t once = 0, twice = 0;
+  for (const Json& one : list) {
+    const auto always = static_cast<uint8_t>(kAnyType & ~types_that_fail(one, 0));
+    twice |= once & always;
+    once |= always;
+  }
+  if (twice != 0) {
+    m->typed = true;
+    m->types &= static_cast<uint8_t>(~twice);
   }
   auto found = one_ofs_.find(&s);
   if (found == one_ofs_.end()) {

@@ -82,8 +82,8 @@ const CommonLeaves& CommonLeaves::get() {
   return all;
 }
 
-SchemaCompiler::SchemaCompiler(std::shared_ptr<SchemaDocument> document, Work* work)
-    : document_(std::move(document)), work_(work), merger_(document_.get(), work) {}
+SchemaCompiler::SchemaCompiler(std::shared_ptr<SchemaDocument> document, Work* work, Negations negations)
+    : document_(std::move(document)), work_(work), merger_(document_.get(), work, negations) {}
 
 Result<Program> SchemaCompiler::whole(bool object) {
   Schemas schemas{&document_->root()};
@@ -103,6 +103,7 @@ Result<Program> SchemaCompiler::whole(bool object) {
   program_.root = root;
   const bool matches = !work_->over() && program_.finish(work_);
   if (work_->over()) return schema_too_long();
+  matches_nothing_ = !matches;
   if (!matches)
     return invalid("JSON schema: wanted a schema that allows some " +
                    std::string(object ? "object" : "value") + ", found a schema that nothing matches");
@@ -178,7 +179,8 @@ Result<std::vector<Callee>> SchemaCompiler::callees(const Schemas& schemas) {
       }
       continue;
     }
-    if (!m.values.empty()) m.types = kNull;  // one iteration of the loop below, because listed values share one leaf
+    if (!m.values.empty())
+      m.types = kNull;  // one iteration of the loop below, because listed values share one leaf
     for (const uint8_t type : {kNull, kBoolean, kNumber, kString, kArray, kObject}) {
       if ((m.types & type) == 0) continue;
       Merged one = m;
@@ -396,11 +398,21 @@ const std::set<const Json*>& SchemaCompiler::parts_of(const Json* schema) {
   return out;
 }
 
+// Tries a simpler form of negations if the schema does not compile with the more exact one.
 Result<Program> compile_schema(const std::string& text, bool object, Work* work) {
-  auto document = SchemaDocument::parse(text);
-  if (!document.ok()) return document.status();
-  SLUICE_TRY(settle(document.value().get(), work));
-  return SchemaCompiler(document.value(), work).whole(object);
+  for (const Negations negations : {Negations::kCounted, Negations::kChecked, Negations::kNarrow}) {
+    const bool last = negations == Negations::kNarrow;
+    Work some = work->part(last ? 1 : 4);
+    const int64_t before = some.left();
+    auto document = SchemaDocument::parse(text);
+    if (!document.ok()) return document.status();
+    const Status settled = settle(document.value().get(), &some);
+    SchemaCompiler compiler(document.value(), &some, negations);
+    auto program = settled.ok() ? compiler.whole(object) : Result<Program>(settled);
+    (void)work->spend(before - some.left());
+    if (program.ok() || compiler.matches_nothing() || last || work->over()) return program;
+  }
+  return schema_too_long();
 }
 
 }  // namespace sluice

@@ -65,13 +65,18 @@ struct Merged {
   std::optional<std::pair<ChoiceKey, std::vector<Alternative>>> pending = {};
 };
 
+// How much of a negation the grammar expresses: arrays by counting elements, which needs many states; or these by a check of the whole
+// value; or nothing that needs a check, if the negation has other ways. The last one loses values.
+enum class Negations : uint8_t { kCounted, kChecked, kNarrow };
+
 inline Status schema_too_long() { return invalid("JSON schema: takes too long to compile"); }
 // Returns kInvalidArgument: the keyword `key` does not allow the value `found`.
 Status wrong_keyword(const char* key, const char* wanted, const Json& found);
 
 class SchemaMerger {
  public:
-  SchemaMerger(SchemaDocument* document, Work* work) : document_(document), work_(work) {}
+  SchemaMerger(SchemaDocument* document, Work* work, Negations negations)
+      : document_(document), work_(work), mode_(negations) {}
 
   // All ways to satisfy `schemas`: one Merged for each combination of choices, without those that are provably impossible. An error names
   // the unsupported keyword.
@@ -138,6 +143,7 @@ class SchemaMerger {
 
   SchemaDocument* document_;
   Work* work_;
+  Negations mode_;
   int64_t ways_ = 0;
   std::map<const Json*, std::vector<Alternative>> negations_;
   std::map<const Json*, std::vector<Alternative>> one_ofs_;

@@ -27,8 +27,9 @@ struct OtherNames {
 
 class SchemaCompiler {
  public:
-  SchemaCompiler(std::shared_ptr<SchemaDocument> document, Work* work);
+  SchemaCompiler(std::shared_ptr<SchemaDocument> document, Work* work, Negations negations);
   Result<Program> whole(bool object);
+  bool matches_nothing() const { return matches_nothing_; }  // why whole() failed
 
  private:
   friend class ArrayRules;
@@ -49,6 +50,7 @@ class SchemaCompiler {
 
   std::shared_ptr<SchemaDocument> document_;
   Work* work_;
+  bool matches_nothing_ = false;
   SchemaMerger merger_;
   Program program_;
   Result<LeafPointer> string(const Merged& m);
