@@ -9,6 +9,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import sluice_moe  # noqa: E402
+import sluice_moe.unpack  # noqa: E402
 from conftest import Made, close, mxfp4  # noqa: E402
 
 
