@@ -32,7 +32,7 @@ class SluiceAutoConfig(SluiceConfig):
         install_gates()
         if not isinstance(layer, RoutedExperts):
             return quant_method(layer, prefix, "bf16")
-        from .method import method_or_reasons
+        from .choose import method_or_reasons
 
         lora = get_current_vllm_config().lora_config
         if lora is not None and lora.target_modules is None:

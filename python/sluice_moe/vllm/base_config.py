@@ -13,23 +13,50 @@ from .compat import NAME
 if TYPE_CHECKING:
     import torch
 
-READABLE = "quant_method mxfp4 (gpt-oss), fp8 with expert_dtype fp4 (DeepSeek V4), or no quantization_config (bf16)"
+READABLE = ("quant_method mxfp4 (gpt-oss), fp8 (FP8 experts; MXFP4 experts of DeepSeek V4), compressed-tensors (FP8 experts), or no "
+            "quantization_config (bf16)")
+BLOCK = [128, 128]  # weights per scale of FP8 in blocks
 
 
 def kind_of(config: Any, hf_config: Any = None) -> str:
-    """Returns the kind of a checkpoint from its quantization_config, "mxfp4" or "fp4_in_fp8". Raises UnsupportedModel for others."""
+    """Returns the kind of a checkpoint from its quantization_config: "mxfp4", "fp8", "deepseek_v4" or "compressed". Raises UnsupportedModel for
+    others."""
     method = config.get("quant_method") if isinstance(config, dict) else None
     model_type = getattr(hf_config, "model_type", None)
     if method in ("mxfp4", "gpt_oss_mxfp4") and model_type in (None, "gpt_oss"):
         return "mxfp4"
-    if method in ("fp8", "deepseek_v4_fp8") and model_type in (None, "deepseek_v4", "deepseek_mtp", "deepseek_v4_mtp"):
-        if config.get("moe_quant_algo"):
-            raise UnsupportedModel(f"--quantization {NAME}: wanted experts in MXFP4, found moe_quant_algo {config['moe_quant_algo']}")
-        dtype = getattr(hf_config, "expert_dtype", "fp4")
-        if dtype != "fp4":
-            raise UnsupportedModel(f"--quantization {NAME}: wanted experts in MXFP4 (expert_dtype fp4), found {dtype}")
-        return "fp4_in_fp8"
-    raise UnsupportedModel(f"--quantization {NAME}: wanted {READABLE}, found quant_method {method!r} of model_type {model_type!r}")
+    if method == "compressed-tensors":
+        return "compressed"
+    if method not in ("fp8", "deepseek_v4_fp8") or model_type == "deepseek_v41":
+        raise UnsupportedModel(f"--quantization {NAME}: wanted {READABLE}, found quant_method {method!r} of model_type {model_type!r}")
+    why = why_not_fp8(config, getattr(hf_config, "expert_dtype", None))
+    if why:
+        raise UnsupportedModel(f"--quantization {NAME}: {'; '.join(why)}")
+    return "deepseek_v4" if is_deepseek_v4(method, hf_config) else "fp8"
+
+
+def why_not_fp8(config: dict[str, Any], expert_dtype: str | None) -> list[str]:
+    """Returns every reason why the experts of a checkpoint with quant_method fp8 are not supported."""
+    why = []
+    if config.get("moe_quant_algo"):
+        why.append(f"wanted experts in FP8 or MXFP4, found moe_quant_algo {config['moe_quant_algo']}")
+    if expert_dtype not in (None, "fp4", "fp8"):
+        why.append(f"wanted expert_dtype fp4 (MXFP4) or fp8, found {expert_dtype}")
+    if config.get("fmt") not in (None, "e4m3"):
+        why.append(f"wanted fmt e4m3, found {config['fmt']}")
+    if config.get("store_dtype"):
+        why.append(f"wanted experts in FP8, found store_dtype {config['store_dtype']}")
+    block = config.get("weight_block_size")
+    if block is not None and list(block) != BLOCK:
+        why.append(f"wanted weight_block_size {BLOCK}, or none (a scale per tensor), found {list(block)}")
+    return why
+
+
+def is_deepseek_v4(method: str, hf_config: Any) -> bool:
+    """Whether a checkpoint with quant_method fp8 is DeepSeek V4, or its draft, whose model_type is that of DeepSeek V3's drafts."""
+    names = getattr(hf_config, "architectures", None) or ()
+    return (method == "deepseek_v4_fp8" or getattr(hf_config, "model_type", None) in ("deepseek_v4", "deepseek_v4_mtp")
+            or any(name.lower().startswith("deepseekv4") for name in names))
 
 
 class SluiceBaseConfig(QuantizationConfig):
@@ -63,5 +90,8 @@ class SluiceBaseConfig(QuantizationConfig):
         """vLLM calls this for every quantized checkpoint. Only `--quantization sluice` selects Sluice."""
         if user_quant != NAME:
             return None
-        kind_of(hf_quant_cfg, hf_config)  # raises UnsupportedModel
+        # from_config() sees only the quantization_config. vLLM writes the same name, for the architecture of the target alone.
+        given = getattr(hf_config, "quantization_config", None)
+        if kind_of(hf_quant_cfg, hf_config) == "deepseek_v4" and isinstance(given, dict):
+            given["quant_method"] = "deepseek_v4_fp8"
         return NAME

@@ -25,6 +25,7 @@ TORCH_FIRST = (2, 10)
 
 _MOE = "vllm/model_executor/layers/fused_moe"
 _QUANT = "vllm/model_executor/layers/quantization"
+_COMPRESSED = f"{_QUANT}/compressed_tensors"
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,18 @@ SEAMS = (
     Seam(f"{_QUANT}/mxfp4.py", "GptOssMxfp4MoEMethod.create_weights",
          ("self", "layer", "num_experts", "hidden_size", "intermediate_size_per_partition", "params_dtype")),
     Seam(f"{_QUANT}/mxfp4.py", "Mxfp4MoEMethod.create_weights",
+         ("self", "layer", "num_experts", "hidden_size", "intermediate_size_per_partition", "params_dtype")),
+    Seam(f"{_QUANT}/fp8.py", "Fp8Config.from_config", ("cls", "config")),
+    Seam(f"{_QUANT}/fp8.py", "Fp8Config.get_quant_method", ("self", "layer", "prefix")),
+    Seam(f"{_QUANT}/fp8.py", "Fp8MoEMethod.create_weights",
+         ("self", "layer", "num_experts", "hidden_size", "intermediate_size_per_partition", "params_dtype")),
+    Seam(f"{_QUANT}/utils/quant_utils.py", "is_layer_skipped", ("prefix", "ignored_layers", "fused_mapping")),
+    Seam("vllm/models/deepseek_v4/quant_config.py", "DeepseekV4FP8Config.expert_dtype", ("self",)),
+    Seam(f"{_COMPRESSED}/compressed_tensors.py", "CompressedTensorsConfig.from_config", ("cls", "config")),
+    Seam(f"{_COMPRESSED}/compressed_tensors.py", "CompressedTensorsConfig.get_quant_method", ("self", "layer", "prefix")),
+    Seam(f"{_COMPRESSED}/compressed_tensors.py", "CompressedTensorsConfig.get_scheme_dict", ("self", "layer", "layer_name")),
+    Seam(f"{_COMPRESSED}/compressed_tensors.py", "CompressedTensorsConfig._add_fused_moe_to_target_scheme_map", ("self",)),
+    Seam(f"{_COMPRESSED}/compressed_tensors_moe/compressed_tensors_moe_w8a8_fp8.py", "CompressedTensorsW8A8Fp8MoEMethod.create_weights",
          ("self", "layer", "num_experts", "hidden_size", "intermediate_size_per_partition", "params_dtype")),
     Seam(f"{_MOE}/unquantized_fused_moe_method.py", "UnquantizedFusedMoEMethod.create_weights",
          ("self", "layer", "num_experts", "hidden_size", "intermediate_size_per_partition", "params_dtype")),
@@ -69,6 +82,7 @@ SEAMS = (
           "a1q_scale", "a2_scale", "workspace13", "workspace2", "expert_tokens_meta", "apply_router_weight_on_input")),
     Seam(f"{_MOE}/topk_weight_and_reduce.py", "TopKWeightAndReduceNoOP"),
     Seam(f"{_MOE}/config.py", "mxfp4_w4a16_moe_quant_config", ("w1_scale", "w2_scale", "w1_bias", "w2_bias")),
+    Seam(f"{_MOE}/config.py", "fp8_w8a16_moe_quant_config", ("w1_scale", "w2_scale", "w1_bias", "w2_bias")),
     Seam(f"{_MOE}/config.py", "biased_moe_quant_config", ("w1_bias", "w2_bias")),
     Seam(f"{_MOE}/config.py", "FusedMoEConfig"),
     Seam(f"{_MOE}/routed_experts.py", "RoutedExperts.get_expert_weights", ("self",)),

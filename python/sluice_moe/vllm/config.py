@@ -1,7 +1,7 @@
 """The config of `--quantization sluice` depends on the checkpoint:
 
     mxfp4 (gpt-oss)               MXFP4 experts; vLLM's own layers otherwise
-    fp8 with fp4 experts (V4)     vLLM's own config of the checkpoint, MXFP4 experts
+    fp8, compressed-tensors       vLLM's own config of the checkpoint, FP8 experts; MXFP4 or FP8 experts of DeepSeek V4
     no quantization_config        bf16 experts
 """
 from __future__ import annotations
@@ -21,13 +21,18 @@ class SluiceConfig(SluiceBaseConfig):
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> QuantizationConfig:
-        if kind_of(config) == "mxfp4":
+        kind = kind_of(config)
+        if kind == "mxfp4":
             from .gpt_oss import SluiceGptOssConfig
 
             return SluiceGptOssConfig()
-        from .deepseek_v4 import SluiceDeepseekV4Config
+        if kind == "compressed":
+            from .compressed import SluiceCompressedConfig
 
-        return SluiceDeepseekV4Config.from_config(config)
+            return SluiceCompressedConfig.from_config(config)
+        from .fp8 import SluiceDeepseekV4Config, SluiceFp8Config
+
+        return (SluiceDeepseekV4Config if kind == "deepseek_v4" else SluiceFp8Config).from_config(config)
 
     def get_quant_method(self, layer: torch.nn.Module, prefix: str):
         install_gates()

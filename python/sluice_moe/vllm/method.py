@@ -1,20 +1,22 @@
 """vLLM quantization methods for experts. They create the parameters that vLLM's loaders fill, then pack them and free the originals, layer by
 layer.
 
-There are three kinds: MXFP4 of gpt-oss (gate and up interleaved, biases), MXFP4 of DeepSeek V4 ([gate; up], a clamp), and bf16. Until the
-weights are loaded, the parameters are vLLM's own. Afterwards the same names hold views, [experts, bytes], of one packed buffer, so vLLM's
+KINDS lists the kinds of weights: MXFP4 of gpt-oss (gate and up interleaved, biases) and of DeepSeek V4 ([gate; up], a clamp), bf16, and FP8. Until
+the weights are loaded, the parameters are vLLM's own. Afterwards the same names hold views, [experts, bytes], of one packed buffer, so vLLM's
 memory profile, sleep mode and expert load balancing work on the packed weights.
 """
 from __future__ import annotations
 
 import re
+from typing import NamedTuple
 
 import torch
 import vllm.envs as envs
 import vllm.model_executor.layers.fused_moe.modular_kernel as mk
 from vllm.config import get_current_vllm_config
 from vllm.model_executor.layers.fused_moe.all2all_utils import maybe_make_prepare_finalize
-from vllm.model_executor.layers.fused_moe.config import biased_moe_quant_config, mxfp4_w4a16_moe_quant_config
+from vllm.model_executor.layers.fused_moe.config import (biased_moe_quant_config, fp8_w8a16_moe_quant_config,
+                                                              mxfp4_w4a16_moe_quant_config)
 from vllm.model_executor.layers.fused_moe.fused_moe_method_base import FusedMoEMethodBase
 from vllm.model_executor.layers.fused_moe.unquantized_fused_moe_method import UnquantizedFusedMoEMethod
 from vllm.model_executor.layers.quantization.mxfp4 import GptOssMxfp4MoEMethod, Mxfp4MoEMethod
@@ -30,12 +32,34 @@ from .compat import NAME
 from .experts import SluiceExperts, equal_ranges
 from .report import log_once
 
-BLOCK = 32  # MXFP4 values per scale
+
+class Kind(NamedTuple):
+    """The weights of experts."""
+
+    fields: dict[str, str]  # of the MoeLayer
+    block: int = 1  # a rank's slice of the intermediate size is a multiple of this
+    rounds_up: bool = False  # to whole blocks, as vLLM's loader does; otherwise other slices are rejected
+    row_scales: bool = False  # the scales belong to rows or to matrices
+    alternates: bool = True  # rows of gate and up may alternate
+
+
+MXFP4 = Kind({"expert_w": "e2m1"}, block=32, rounds_up=True)
+KINDS = {"gpt_oss": MXFP4, "mxfp4": MXFP4, "bf16": Kind({"expert_w": "bf16"}),
+         "fp8_blocks": Kind({"expert_w": "e4m3", "expert_scales": "blocks"}, block=128, alternates=False),
+         "fp8_rows": Kind({"expert_w": "e4m3", "expert_scales": "rows"}, row_scales=True, alternates=False)}
 
 
 def whole_blocks(width: int, kind: str) -> int:
-    """Returns the intermediate size of a rank, rounded up to whole MXFP4 blocks."""
-    return width if kind == "bf16" else -(-width // BLOCK) * BLOCK
+    """Returns the intermediate size of a rank, rounded up to whole blocks if vLLM's loader does so."""
+    block = KINDS[kind].block
+    return -(-width // block) * block if KINDS[kind].rounds_up else width
+
+
+def one_per_row(scales: torch.Tensor, rows: int) -> torch.Tensor:
+    """Returns vLLM's scales as [experts, rows], or [experts]: one per row [experts, rows, 1], per matrix of gate and up [experts, 2], or per expert."""
+    if scales.dim() == 3:
+        return scales.squeeze(-1)
+    return scales if scales.dim() == 1 else scales.repeat_interleave(rows // scales.shape[1], dim=1)
 
 
 def layer_fields(layer: torch.nn.Module, kind: str) -> dict[str, object]:
@@ -43,9 +67,8 @@ def layer_fields(layer: torch.nn.Module, kind: str) -> dict[str, object]:
     parallelism the MoeLayer takes global ids if ranks hold equal ranges of experts; otherwise SluiceExperts first maps ids to local slots."""
     moe = layer.moe_config
     fields = {"hidden": moe.hidden_dim, "intermediate": whole_blocks(moe.intermediate_size_per_partition, kind), "experts": moe.num_experts,
-              "top_k": moe.experts_per_token, "input": "precomputed", "expert_w": "bf16" if kind == "bf16" else "e2m1",
-              "up_bias": moe.has_bias, "down_bias": moe.has_bias, "weight_on_input": layer.apply_router_weight_on_input}
-    fields |= activations.of_vllm(layer)
+              "top_k": moe.experts_per_token, "input": "precomputed", "up_bias": moe.has_bias, "down_bias": moe.has_bias, "weight_on_input": layer.apply_router_weight_on_input}
+    fields |= KINDS[kind].fields | activations.of_vllm(layer)
     if layer._expert_map is not None:  # layer.expert_map would use the quantization method, which is being constructed
         slices = equal_ranges(layer._expert_map.tolist())
         fields |= {"ep": slices} if slices else {"experts": layer.local_num_experts}
@@ -69,6 +92,11 @@ def why_not(layer: torch.nn.Module, prefix: str, kind: str, tokens_max: int, dev
         reasons.append(f"wanted an activation of {', '.join(activations.VLLM)}, found {layer.activation.value}")
     else:
         fields = layer_fields(layer, kind)
+        if fields["gate_order"] == "interleaved" and not KINDS[kind].alternates:
+            reasons.append(f"wanted {kind} experts with the rows of gate before those of up, found {layer.activation.value}, whose rows alternate")
+        if fields["intermediate"] % KINDS[kind].block:
+            reasons.append(f"wanted slices of {kind} experts in multiples of {KINDS[kind].block}, found {fields['intermediate']}: use a smaller "
+                           "--tensor-parallel-size, or --enable-expert-parallel")
         library = sluice_moe.why_not(device=device, tokens_max=tokens_max, batch_invariant=bool(envs.VLLM_BATCH_INVARIANT), **fields,
                                      **environment.expert_kernels())
         if library:
@@ -94,6 +122,7 @@ class SluiceMethod(FusedMoEMethodBase):
         moe = layer.moe_config
         FusedMoEMethodBase.__init__(self, moe)  # the constructors of vLLM's methods would select a backend
         self.prefix = prefix
+        self.reasons: list[str] = []  # why the scheme of the weights is not supported
         self.sluice_layer: sluice_moe.MoeLayer | None = None
         self.maps_ids = False
         config = get_current_vllm_config()
@@ -125,7 +154,9 @@ class SluiceMethod(FusedMoEMethodBase):
         biases = (getattr(layer, "w13_bias", None), getattr(layer, "w2_bias", None))
         if self.kind == "bf16":
             return biased_moe_quant_config(*biases)
-        return mxfp4_w4a16_moe_quant_config(layer.w13_weight_scale, layer.w2_weight_scale, *biases)
+        make = fp8_w8a16_moe_quant_config if KINDS[self.kind].fields["expert_w"] == "e4m3" else mxfp4_w4a16_moe_quant_config
+        scale = "weight_scale_inv" if hasattr(layer, "w13_weight_scale_inv") else "weight_scale"
+        return make(getattr(layer, f"w13_{scale}"), getattr(layer, f"w2_{scale}"), *biases)
 
     def process_weights_after_loading(self, layer: torch.nn.Module) -> None:
         """Packs the weights, after a reload into the same memory, because captured graphs hold its addresses."""
@@ -136,7 +167,7 @@ class SluiceMethod(FusedMoEMethodBase):
         names = [n for n in PACKED_NAMES if getattr(layer, n, None) is not None]
         if self.fill_dummies:
             dummy.fill_zeros(layer, names, self.seed, self.prefix)
-        old = {PACKED_NAMES[n]: getattr(layer, n).data for n in names}
+        old = self._plain_tensors(layer, names)
         device = layer.w13_weight.device
         if self.sluice_layer is None:
             fields = layer_fields(layer, self.kind)
@@ -152,6 +183,14 @@ class SluiceMethod(FusedMoEMethodBase):
         if device.type == "cuda":
             torch.cuda.empty_cache()  # returns freed memory to the GPU, because the next layer's packed buffer is larger than any tensor freed here
         log_once(describe(self.sluice_layer, self.kind))
+
+    def _plain_tensors(self, layer: torch.nn.Module, names: list[str]) -> dict[str, torch.Tensor]:
+        """Returns vLLM's loaded parameters under the names that MoeLayer.load() takes."""
+        out = {PACKED_NAMES[n]: getattr(layer, n).data for n in names}
+        if KINDS[self.kind].row_scales:
+            for matrix in ("experts.up", "experts.down"):
+                out[f"{matrix}_row_scale"] = one_per_row(out.pop(f"{matrix}_scale"), out[matrix].shape[1])
+        return out
 
     def _make_kernel(self, layer: torch.nn.Module) -> None:
         self.moe_quant_config = self.get_fused_moe_quant_config(layer)
@@ -172,8 +211,8 @@ class SluiceMethod(FusedMoEMethodBase):
 
 
 # vLLM's parameters -> the plain names of a Sluice layer's tensors.
-PACKED_NAMES = {"w13_weight": "experts.up", "w13_weight_scale": "experts.up_scale", "w13_bias": "experts.up_bias",
-                "w2_weight": "experts.down", "w2_weight_scale": "experts.down_scale", "w2_bias": "experts.down_bias"}
+PACKED_NAMES = {f"{theirs}_{part}": f"experts.{ours}" for theirs, matrix in (("w13", "up"), ("w2", "down")) for part, ours in (
+    ("weight", matrix), ("weight_scale", f"{matrix}_scale"), ("weight_scale_inv", f"{matrix}_scale"), ("bias", f"{matrix}_bias"))}
 
 
 class SluiceGptOssMethod(SluiceMethod, GptOssMxfp4MoEMethod):
@@ -189,24 +228,6 @@ class SluiceMxfp4Method(SluiceMethod, Mxfp4MoEMethod):
 class SluiceBf16Method(SluiceMethod):
     kind = "bf16"
     create_weights = UnquantizedFusedMoEMethod.create_weights  # vLLM's function, from a class that is not a base of this class
-
-
-def method_or_reasons(layer: torch.nn.Module, prefix: str, kind: str) -> SluiceMethod | list[str]:
-    """Returns the method of an expert layer, before it has parameters, or every reason why Sluice cannot run it."""
-    made = {"gpt_oss": SluiceGptOssMethod, "mxfp4": SluiceMxfp4Method, "bf16": SluiceBf16Method}[kind](layer, prefix)
-    why = why_not(layer, prefix, kind, made.tokens_max, torch.device(layer.moe_config.device))
-    if why:
-        return why
-    lora.accept()
-    return made
-
-
-def expert_method(layer: torch.nn.Module, prefix: str, kind: str) -> SluiceMethod:
-    """Like method_or_reasons(), but raises UnsupportedLayer with the reasons."""
-    made = method_or_reasons(layer, prefix, kind)
-    if isinstance(made, list):
-        raise UnsupportedLayer(f"--quantization {NAME}: {prefix}: {'; '.join(made)}")
-    return made
 
 
 EXPERT_KERNEL = re.compile(r"\.(expert_gemm|expert_mlp|grouped_mlp)\.")  # the operation in a kernel's name

@@ -21,7 +21,7 @@ def quant_method(layer: torch.nn.Module, prefix: str, kind: str):
     from vllm.model_executor.layers.linear import LinearBase, UnquantizedLinearMethod
 
     if isinstance(layer, RoutedExperts):
-        from .method import expert_method
+        from .choose import expert_method
 
         return expert_method(layer, prefix, kind)
     return UnquantizedLinearMethod() if isinstance(layer, LinearBase) else None

@@ -67,8 +67,8 @@ class Given:
         return out, bound + out.abs() * 2.0**-8
 
 
-def experts_layer(kind: str, prefix: str, **more):
-    """vLLM's layer of routed experts, created as a model creates it."""
+def experts_layer(kind, prefix: str, **more):
+    """vLLM's layer of routed experts, created as a model creates it. `kind`: one of the plug-in's, or a config."""
     from sluice_moe.vllm.config import SluiceConfig, quant_method
     from vllm.model_executor.layers.fused_moe import FusedMoEFactory
 
@@ -76,9 +76,9 @@ def experts_layer(kind: str, prefix: str, **more):
         def get_quant_method(self, layer, prefix):
             return quant_method(layer, prefix, kind)
 
-    made = FusedMoEFactory(num_experts=EXPERTS, top_k=TOP_K, hidden_size=HIDDEN, intermediate_size=INSIDE, params_dtype=torch.bfloat16,
-                           renormalize=True, quant_config=Config(), prefix=prefix, **({"activation": "silu"} | more))
-    return made.routed_experts
+    given = dict(num_experts=EXPERTS, top_k=TOP_K, hidden_size=HIDDEN, intermediate_size=INSIDE, params_dtype=torch.bfloat16, renormalize=True,
+                 quant_config=Config() if isinstance(kind, str) else kind, prefix=prefix, activation="silu")
+    return FusedMoEFactory(**(given | more)).routed_experts
 
 
 def load(layer, given: Given) -> None:
@@ -91,10 +91,10 @@ def load(layer, given: Given) -> None:
     layer.quant_method.process_weights_after_loading(layer)
 
 
-def choice(tokens: int = 16):
+def choice(tokens: int = 16, hidden: int = HIDDEN, experts: int = EXPERTS):
     draw = torch.Generator().manual_seed(4)
-    x = torch.randn(tokens, HIDDEN, generator=draw).bfloat16()
-    ids = torch.stack([torch.randperm(EXPERTS, generator=draw)[:TOP_K] for _ in range(tokens)])
+    x = torch.randn(tokens, hidden, generator=draw).bfloat16()
+    ids = torch.stack([torch.randperm(experts, generator=draw)[:TOP_K] for _ in range(tokens)])
     return x, ids, torch.rand(tokens, TOP_K, generator=draw)
 
 
@@ -111,22 +111,26 @@ def test_answers(vllm_config, kind, limit, ids_type):
     assert got.dtype == torch.bfloat16 and ((got.double() - wanted).abs() <= bound).all()
 
 
-@pytest.mark.parametrize("kind", ["mxfp4", "bf16"])
-def test_weights_are_reloaded_where_they_are(vllm_config, kind):
-    """vLLM creates the parameters again, loads them and packs them into the same memory, whose address graphs hold."""
-    layer = experts_layer(kind, f"reload.{kind}")
+def reload(layer, first, second) -> None:
+    """Loads a layer, creates its parameters again as vLLM does, and loads it again."""
     sizes = {n: (p.shape, p.dtype, dict(vars(p))) for n, p in layer.named_parameters()}
-    load(layer, Given(kind))
+    first()
     address = layer.quant_method.sluice_layer.packed.data_ptr()
-    packed = {n: p.data_ptr() for n, p in layer.named_parameters()}
+    packed = {n: getattr(layer, n).data_ptr() for n in sizes if "input_scale" not in n}
     for name, (shape, dtype, attributes) in sizes.items():
         fresh = torch.nn.Parameter(torch.zeros(shape, dtype=dtype), requires_grad=False)
         vars(fresh).update(attributes)
         setattr(layer, name, fresh)
-    other = Given(kind, seed=2)
-    load(layer, other)
+    second()
     assert layer.quant_method.sluice_layer.packed.data_ptr() == address
-    assert {n: p.data_ptr() for n, p in layer.named_parameters()} == packed
+    assert {n: getattr(layer, n).data_ptr() for n in packed} == packed
+
+
+@pytest.mark.parametrize("kind", ["mxfp4", "bf16"])
+def test_weights_are_reloaded_where_they_are(vllm_config, kind):
+    """vLLM creates the parameters again, loads them and packs them into the same memory, whose address graphs hold."""
+    layer, other = experts_layer(kind, f"reload.{kind}"), Given(kind, seed=2)
+    reload(layer, lambda: load(layer, Given(kind)), lambda: load(layer, other))
     x, ids, weights = choice()
     wanted, bound = other.wanted(x, ids, weights, None)
     assert ((layer.quant_method.apply(layer, x, weights, ids, None, None).double() - wanted).abs() <= bound).all()

@@ -59,9 +59,9 @@ def test_checkpoints_that_are_read_and_refused():
         return types.SimpleNamespace(model_type=kind, **more)
 
     assert config.kind_of({"quant_method": "mxfp4"}, model("gpt_oss")) == "mxfp4"
-    assert config.kind_of({"quant_method": "fp8"}, model("deepseek_v4", expert_dtype="fp4")) == "fp4_in_fp8"
-    with pytest.raises(ValueError, match=r"wanted experts in MXFP4 \(expert_dtype fp4\), found fp8"):
-        config.kind_of({"quant_method": "fp8"}, model("deepseek_v4", expert_dtype="fp8"))
+    assert all(config.kind_of({"quant_method": "fp8"}, model("deepseek_v4", expert_dtype=dtype)) == "deepseek_v4" for dtype in ("fp4", "fp8"))
+    with pytest.raises(ValueError, match=r"wanted expert_dtype fp4 \(MXFP4\) or fp8, found int4"):
+        config.kind_of({"quant_method": "fp8"}, model("deepseek_v4", expert_dtype="int4"))
     with pytest.raises(ValueError, match="found moe_quant_algo NVFP4"):
         config.kind_of({"quant_method": "fp8", "moe_quant_algo": "NVFP4"}, model("deepseek_v4"))
     with pytest.raises(ValueError, match="found quant_method 'mxfp4' of model_type 'qwen3_moe'"):
@@ -69,9 +69,9 @@ def test_checkpoints_that_are_read_and_refused():
 
 
 def test_deepseek_v4_keeps_vllms_config_but_for_the_experts():
-    from sluice_moe.vllm.deepseek_v4 import SluiceDeepseekV4Config
+    from sluice_moe.vllm.fp8 import SluiceDeepseekV4Config
 
-    made = config.SluiceConfig.from_config({"quant_method": "fp8", "activation_scheme": "dynamic", "weight_block_size": [128, 128]})
+    made = config.SluiceConfig.from_config({"quant_method": "deepseek_v4_fp8", "activation_scheme": "dynamic", "weight_block_size": [128, 128]})
     assert type(made) is SluiceDeepseekV4Config and made.get_name() == "deepseek_v4_fp8" and made.sluice
 
 
