@@ -123,10 +123,14 @@ def test_bf16_models_say_what_vllms_own_layers_say(tmp_path, qwen3_in_vllm, chos
     assert any("gate GateLinear (8, 256) bf16: torch.ops.sluice.router_gemm" in line for line in lines)
     assert any("experts bf16 hidden=256 intermediate=128 experts=8 top_k=2" in line for line in lines) == (chosen != "gates")
     assert any("is not quantised, so its experts and gates run on Sluice" in line for line in lines) == (chosen == "auto")
+    agree(theirs[0], ours[0])
+
+
+def agree(theirs: list[dict], ours: list[dict]) -> None:
     # Logits have magnitudes from 1 to 4, where bf16 steps are 2^-7 to 2^-6. They and their inputs are rounded about ten times on the way,
     # at different places in the two engines.
     bound, compared = 2.0**-6 * math.sqrt(10), 0
-    for a, b in zip(theirs[0], ours[0]):
+    for a, b in zip(theirs, ours):
         for i, (one, other) in enumerate(zip(a["top"], b["top"])):
             for token in one.keys() & other.keys():
                 assert abs(one[token] - other[token]) <= bound, (i, token, one[token], other[token])
@@ -134,6 +138,57 @@ def test_bf16_models_say_what_vllms_own_layers_say(tmp_path, qwen3_in_vllm, chos
             if a["tokens"][i] != b["tokens"][i]:
                 break  # from here on the texts differ
     assert compared > 100
+
+
+# ---- FP8 experts, compared with vLLM's own experts in bf16, which holds their weights exactly ----
+
+FP8 = {"fp8": {"quant_method": "fp8", "activation_scheme": "dynamic", "weight_block_size": [128, 128]},
+       "compressed-tensors": {"quant_method": "compressed-tensors", "format": "float-quantized", "config_groups": {"group_0": {
+           "targets": ["Linear"], "weights": {"num_bits": 8, "type": "float", "strategy": "channel", "dynamic": False, "symmetric": True},
+           "input_activations": {"num_bits": 8, "type": "float", "strategy": "token", "dynamic": True, "symmetric": True}}}}}
+SKIP = {"fp8": "modules_to_not_convert", "compressed-tensors": "ignore"}  # as in checkpoints of Qwen3, and attention: vLLM's FP8 kernels for CPUs need AMX
+
+
+def in_fp8(folder: pathlib.Path, method: str) -> pathlib.Path:
+    """Returns a checkpoint with FP8 experts, and writes their exact weights into the bf16 checkpoint that they are made of."""
+    tensors, of_blocks = load_file(folder / "model.safetensors"), method == "fp8"
+    stored, skipped = dict(tensors), ["lm_head"]
+    for name, weight in tensors.items():
+        if ".experts." not in name:
+            skipped += [name.removesuffix(".weight")] if name.endswith(("_proj.weight", ".gate.weight")) else []
+            continue
+        rows, width = weight.shape
+        parts = weight.float().view(rows // 128, 128, width // 128, 128) if of_blocks else weight.float().view(rows, 1, 1, width)
+        scales = (parts.abs().amax((1, 3), keepdim=True) / 448).log2().ceil().exp2()
+        codes = (parts / scales).to(torch.float8_e4m3fn)
+        tensors[name] = (codes.float() * scales).view(rows, width).bfloat16()
+        stored[name], stored[name + ("_scale_inv" if of_blocks else "_scale")] = codes.view(rows, width), scales[:, 0, :, 0].contiguous()
+    save_file(tensors, folder / "model.safetensors")
+    out = folder / method
+    out.mkdir()
+    given = json.loads((folder / "config.json").read_text())
+    (out / "config.json").write_text(json.dumps(given | {"quantization_config": FP8[method] | {SKIP[method]: skipped}}))
+    save_file(stored, out / "model.safetensors")
+    return out
+
+
+@pytest.mark.parametrize("method, kind", [("fp8", "fp8_blocks"), ("compressed-tensors", "fp8_rows")])
+def test_fp8_models_say_what_their_exact_weights_say(tmp_path, method, kind):
+    exact = qwen3(tmp_path)
+    folder = in_fp8(exact, method)
+    theirs, _ = run(tmp_path, {"model": str(exact), "skip_tokenizer_init": True}, [tokens_of(8)])
+    engine = {"model": str(folder), "skip_tokenizer_init": True, "quantization": "sluice"}
+    ours, log = run(tmp_path, engine, [tokens_of(8), tokens_of(8) | {"before": "reload"}])
+    assert any(f"experts {kind} hidden=256 intermediate=128 experts=8 top_k=2 expert_w=e4m3" in line for line in sluice_lines(log))
+    assert any("gate GateLinear (8, 256) bf16: torch.ops.sluice.router_gemm" in line for line in sluice_lines(log))
+    agree(theirs[0], ours[0])
+    agree(ours[0], ours[1])
+    if method != "fp8":
+        return
+    run(tmp_path, engine | {"load_format": "dummy"}, [tokens_of(4)])
+    with pytest.raises(Failed) as why:
+        run(tmp_path, engine | {"tensor_parallel_size": 2}, [tokens_of(1)])
+    assert "wanted slices of fp8_blocks experts in multiples of 128, found 64" in str(why.value)
 
 
 # ---- LoRA on modules other than experts ----
