@@ -34,7 +34,7 @@ Result<DraftPlan> eagle3_plan(const SpeculativeConfig& speculation, const ModelC
   const JsonAt at(json.value(), path);
   auto layer = read_eagle3_config(at, model);
   if (!layer.ok()) return layer.status();
-  // Whether the head has a table that maps its tokens to the model's is only known from the weight files. Heads with another vocabulary have it.
+  // Only the weight files show whether the head has a table of token ids. It is assumed if the head has another vocabulary than the model.
   layer.value().maps_tokens = layer.value().draft_vocab != layer.value().vocab;
   DraftPlan out{std::move(layer).value(), speculation.options.num_speculative_tokens};
   if (!speculation.count_from_head) return out;

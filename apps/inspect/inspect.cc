@@ -15,7 +15,7 @@
 namespace sluice::apps {
 namespace {
 
-// The tensors that the config requires, in the one of the family's namings that matches the most tensors in the files.
+// The tensors that the config requires, under the family's naming that matches most tensors in the files.
 std::vector<TensorSpec> wanted_of(const Family& family, const ModelConfig& config,
                                   const Checkpoint& checkpoint) {
   std::vector<TensorSpec> best;

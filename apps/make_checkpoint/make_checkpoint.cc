@@ -24,14 +24,14 @@ namespace fs = std::filesystem;
 
 constexpr int64_t kPiece = 8 << 20;  // bytes per write; a multiple of 8
 
-// A model to imitate. Models of families that Sluice runs are written completely. For other models only the MoE layers are written, in bf16 if they
-// are published in FP8.
+// A model to imitate. Models of families that Sluice runs are written completely. For other models only the MoE layers are written, in bf16 if the
+// model is published in FP8 or NVFP4 and no --quantization is given.
 struct Like {
   std::string_view name, architecture;
   MoeNaming naming;
   int64_t layers;           // number of layers, or number of MoE layers if only those are written
   int64_t first_moe_layer;  // index of the first layer with experts
-  int64_t step = 1;  // distance between the indices of MoE layers
+  int64_t step = 1;         // distance between the indices of MoE layers
 };
 constexpr Like kLike[] = {
     {"gpt-oss-20b", "GptOssForCausalLM", MoeNaming::kGptOss, 24, 0},
@@ -145,36 +145,36 @@ Json gpt_oss_config(const Like& like, int64_t layers) {
 
 Json qwen3_moe_config(const Like& like, int64_t layers) {
   const MoeConfig moe = known_moe(like.name).value();
-  return {
-      {"architectures", {"Qwen3MoeForCausalLM"}},
-      {"attention_bias", false},
-      {"attention_dropout", 0.0},
-      {"bos_token_id", 151643},
-      {"decoder_sparse_step", 1},
-      {"eos_token_id", 151645},
-      {"head_dim", 128},
-      {"hidden_act", "silu"},
-      {"hidden_size", moe.hidden},
-      {"intermediate_size", 3 * moe.hidden},
-      {"max_position_embeddings", 40960},
-      {"max_window_layers", layers},
-      {"mlp_only_layers", Json::array()},
-      {"model_type", "qwen3_moe"},
-      {"moe_intermediate_size", moe.intermediate},
-      {"norm_topk_prob", true},
-      {"num_attention_heads", moe.hidden / 64},  // with head_dim 128, together twice as wide as the hidden state
-      {"num_experts", moe.experts},
-      {"num_experts_per_tok", moe.top_k},
-      {"num_hidden_layers", layers},
-      {"num_key_value_heads", 4},
-      {"rms_norm_eps", 1e-6},
-      {"rope_scaling", nullptr},
-      {"rope_theta", 1e6},
-      {"sliding_window", nullptr},
-      {"tie_word_embeddings", false},
-      {"torch_dtype", "bfloat16"},
-      {"use_sliding_window", false},
-      {"vocab_size", 151936}};
+  return {{"architectures", {"Qwen3MoeForCausalLM"}},
+          {"attention_bias", false},
+          {"attention_dropout", 0.0},
+          {"bos_token_id", 151643},
+          {"decoder_sparse_step", 1},
+          {"eos_token_id", 151645},
+          {"head_dim", 128},
+          {"hidden_act", "silu"},
+          {"hidden_size", moe.hidden},
+          {"intermediate_size", 3 * moe.hidden},
+          {"max_position_embeddings", 40960},
+          {"max_window_layers", layers},
+          {"mlp_only_layers", Json::array()},
+          {"model_type", "qwen3_moe"},
+          {"moe_intermediate_size", moe.intermediate},
+          {"norm_topk_prob", true},
+          {"num_attention_heads",
+           moe.hidden / 64},  // with head_dim 128, together twice as wide as the hidden state
+          {"num_experts", moe.experts},
+          {"num_experts_per_tok", moe.top_k},
+          {"num_hidden_layers", layers},
+          {"num_key_value_heads", 4},
+          {"rms_norm_eps", 1e-6},
+          {"rope_scaling", nullptr},
+          {"rope_theta", 1e6},
+          {"sliding_window", nullptr},
+          {"tie_word_embeddings", false},
+          {"torch_dtype", "bfloat16"},
+          {"use_sliding_window", false},
+          {"vocab_size", 151936}};
 }
 
 // The shape of a model with DeepSeek V3's architecture, without the experts.
@@ -359,7 +359,8 @@ Status write_all(const MakeOptions& o, const Like& like, const fs::path& directo
   return unsupported("no family for " + std::string(like.architecture));
 }
 
-const std::string kPartial = ".partial-";  // prefix of a folder's name, followed by the id of the process that writes it
+const std::string kPartial =
+    ".partial-";  // prefix of a folder's name, followed by the id of the process that writes it
 
 // Whether `name` is the folder of a process that no longer exists.
 bool is_leftover(const std::string& name) {

@@ -9,8 +9,8 @@
 
 namespace sluice {
 
-// The tensors of one step, in device memory. Steps with equal numbers of tokens and sampled rows use the same
-// addresses, so they can share a captured graph.
+// The tensors of one step, in device memory. Steps with equal numbers of tokens, sequences and sampled rows, and
+// without requested log probabilities or scores, use the same addresses, so they can share a captured graph.
 struct StepTensors {
   StepIn in;              // the caller sets tables.rope; token_ids is written by `take` or by the host
   TakeTokens::Args take;  // used if the step reads tokens that the previous step samples

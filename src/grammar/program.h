@@ -70,9 +70,9 @@ struct Program {
   std::vector<State> states;
   std::vector<Rule> rules;
   std::vector<LeafPointer> leaves;
-  // By leaf: hashes of all its values. Empty: no call that needs a new value has this leaf, or it has too many values.
+  // By leaf: hashes of all its values. Empty if no call that needs a new value uses the leaf, or if the leaf has too many values.
   std::vector<std::vector<uint64_t>> values;
-  // By hash in `values`: the kind of the value. Two values have the same kind if the same leaves have them.
+  // By hash in `values`: the kind of the value. Two values have the same kind if exactly the same leaves accept them.
   std::unordered_map<uint64_t, uint64_t> kinds;
   Callee root = 0;       // a rule
   bool refuses = false;  // the end of some rule's value may be rejected: by a check, or because the value is

@@ -16,7 +16,7 @@ class Work {
     return left_ >= 0;
   }
   bool over() const { return left_ < 0; }
-  // A budget of a part of the steps that are left.
+  // A budget of left() / divisor steps.
   Work part(int64_t divisor) const { return Work(left_ / divisor, stop_); }
   int64_t left() const { return left_; }
   bool stopped() const { return stop_.stop_requested(); }

@@ -15,12 +15,12 @@ namespace sluice {
 // Upper bound of a request's temperature; above it, all tokens are practically equally likely.
 constexpr double kTemperatureMax = 100;
 
-// Limits of penalties and biases: those of OpenAI's API, and for the repetition penalty, which that API
-// lacks, a range that neither erases a logit nor lets it dominate.
+// Limits of penalties and biases, as in OpenAI's API. That API has no repetition penalty; the range of ours keeps
+// a logit from vanishing or dominating.
 constexpr double kPenaltyMax = 2, kLogitBiasMax = 100, kRepetitionMin = 0.01, kRepetitionMax = 100;
 
-// Default sampling parameters that the model's authors recommend, from generation_config.json. For a value
-// that the file lacks, transformers' default. The member initializers are values without effect on sampling.
+// Default sampling parameters that the model's authors recommend, from generation_config.json. If the
+// file lacks a value, transformers' default is used. The member initializers are values without effect on sampling.
 struct GenerationDefaults {
   double temperature = 1;  // 0 (greedy) if do_sample is false
   double top_p = 1, min_p = 0;
@@ -40,7 +40,7 @@ struct ModelConfig {
   enum class Head : uint8_t { kOwn, kTied } head = Head::kOwn;  // kTied: lm_head is the embedding
 };
 
-// A tensor of a checkpoint, and the decoder weight that the tensor forms, alone or as some of its rows.
+// A checkpoint tensor, and the decoder weight that it becomes: the whole weight, or some of the weight's rows.
 struct TensorSpec {
   std::string name;
   StoredType type = StoredType::kBF16;

@@ -13,7 +13,7 @@ constexpr double kLargestF32 = std::numeric_limits<float>::max();
 // One row of one expert's weights, decoded once and used for all rows of x.
 struct WeightRow {
   std::vector<double> w;      // [width]
-  std::vector<double> codes;  // written by set_codes()
+  std::vector<double> codes;  // scaled by set_codes()
   double largest_scale = 0;   // ignores NaN scales
 };
 
@@ -93,8 +93,8 @@ double weight_code(const ExpertGemm::Problem& p, const ExpertGemm::Args& a, int6
   return kE2M1Values[bytes[n.byte] >> n.shift & 15];
 }
 
-// Sets row->codes to what a kernel may sum in place of weights before it applies a scale: the code times the largest factor
-// that the layout applies before the sum; for blocks, the weight divided by the row's smallest scale.
+// Sets row->codes to the values that a kernel may sum before it applies the scale: the codes times the largest factor that the
+// layout applies before the sum. For block scales they are the weights divided by the row's smallest scale.
 void set_codes(const ExpertGemm::Problem& p, double smallest, WeightRow* row) {
   const WeightFormat f = ExpertGemm::format(p);
   const bool fragments = p.layout == WeightLayout::kFragments;
@@ -134,10 +134,10 @@ WeightRow decode(const ExpertGemm::Problem& p, const ExpertGemm::Args& a, int64_
 }
 
 // The loss of one term if numbers below the smallest normal are flushed to zero. The whole term is lost if x or the weight
-// may be that small; the weight also if it is small relative to the row's largest scale, because kernels may sum in units
-// of that scale. The product and one partial sum may be lost as well, in the units of the sum.
+// may be subnormal. The weight also counts as lost if it is small relative to the row's largest scale, because kernels may sum
+// in units of that scale. The product and one partial sum may be lost as well, in the units of the sum.
 double flushed_by_term(Bounded x, double w, double largest_scale) {
-  // the largest code, scaled 127 powers of two below the row's largest scale
+  // 6, the largest e2m1 code, times 2^-127; multiplied below by the row's largest scale
   constexpr double kLostCode = 6 * 0x1p-127;
   const double reach = std::abs(x.value) + x.bound;
   const bool lost = std::abs(w) < kFlush || std::abs(w) <= kLostCode * largest_scale;

@@ -32,7 +32,7 @@ struct GroupTensors {
 // Bytes      reads the ids, writes order, position and tiles.
 // Errors     make_plan: kInvalidArgument if the problem violates a limit above. run: never fails on data.
 // Exactness  equal to the reference.
-// Source     the permutation before every grouped GEMM (vLLM moe_align_block_size, CUTLASS's expand).
+// Source     the permutation before every grouped GEMM (vLLM moe_align_block_size, TensorRT-LLM expandInputRows).
 struct GroupRows {
   static constexpr std::string_view kName = "group_rows";
   static constexpr std::string_view kSummary = "sorts the (token, slot) pairs by expert";

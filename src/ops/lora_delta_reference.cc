@@ -6,7 +6,7 @@
 namespace sluice {
 namespace {
 
-constexpr double kOverflow = 0x1.fep127;  // the largest finite bf16; f32 may round to infinity above it
+constexpr double kOverflow = 0x1.fep127;  // largest finite bf16; a larger f32 value may round to infinity in bf16
 
 // One element of A x, the sum of its terms' magnitudes, and the loss from flushing to zero.
 struct Inner {

@@ -72,7 +72,7 @@ Expectations reference(const Rope::Problem& problem, const Rope::Args& args);
 struct RopeScaling {
   double theta = 150000;           // base of the geometric series of wavelengths; above 1
   double factor = 1;               // context extension; 32 in gpt-oss
-  double original_context = 4096;  // tokens the model was trained on before extension
+  double original_context = 4096;  // context length in training, before extension
   double beta_fast = 32;  // pairs that rotate more often than this over original_context keep their frequency
   double beta_slow = 1;   // pairs that rotate less often get frequency / factor; linear blend in between
   // The variable of the linear blend: a pair's index (YaRN), or its rotations over original_context (Llama 3).

@@ -18,7 +18,7 @@ namespace sluice {
 // Bytes      reads q, k and v, and writes q and the new cache rows, once each.
 // Errors     make_plan: kInvalidArgument if the problem violates a limit of rope.h or kv_write.h. run: never fails on data.
 // Exactness  q and k_cache: Rope's bound; v_cache: as KvWrite. An e4m3 k_cache may hold the rounded value of any key within
-//            Rope's bound: if the bound contains a tie between two e4m3 numbers, either of them.
+//            Rope's bound: if that interval has a tie between two e4m3 numbers, either may be stored.
 // Source     rope.h and kv_write.h; vLLM and SGLang fuse them to save a pass over keys and values.
 struct RopeKvWrite {
   static constexpr std::string_view kName = "rope_kv_write";

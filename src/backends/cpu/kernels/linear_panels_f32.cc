@@ -2,7 +2,7 @@
 //
 // Wins    without bf16 instructions, from a few rows of x on.
 // Loses   to kernels that multiply bf16 pairs or tiles.
-// Limits  layout panels16, which is bf16.
+// Limits  weights in layout panels16, which ops/linear.h has only in bf16.
 // Source  original; the contract is ops/linear.h.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "backends/cpu/kernels/linear_panels_f32.cc"
@@ -61,7 +61,7 @@ Refusal supports(const Linear::Problem& p, const DeviceInfo&) {
 }
 
 double cost_us(const Linear::Problem& p, const DeviceInfo& d) {
-  // Widening a weight costs as much as the products of three rows (measured with 1 to 128 rows).
+  // Converting a weight to f32 costs as much as multiplying it by three rows of x (measured with 1 to 128 rows).
   const double work = 1 + 3 / std::max(1.0, static_cast<double>(p.tokens));
   return roofline_us<Linear>(p, d, 0.6, 0.85 * d.f32_flops_per_us / work);
 }

@@ -1,18 +1,18 @@
 // Attention of many queries: FlashAttention with wgmma over pages.
 //
-// A CTA processes tiles of 192 queries of one sequence and one kv head (24 rows of 8 heads that share keys), or 128 queries if
-// head_dim is 128. Each consumer warpgroup has 64 queries. If a step has too few queries for all SMs, tiles are smaller and
+// A CTA processes tiles of 192 queries (128 if head_dim is 128) of one sequence and one kv head. A query is one token of one head:
+// with 8 heads per kv head a tile has 24 tokens. Each consumer warpgroup has 64 queries. If a step has too few queries for all SMs, tiles are smaller and
 // some warpgroups idle. The producer's first warp loads 96 keys and their values at a time by TMA (112 if head_dim is 128; 64
 // for head_dim 128 in e4m3), one box per page or part of a page. All threads of the producer find the next tile of queries,
 // and its other warps load those queries while consumers still compute. These warps also convert e4m3 keys and values to bf16
 // (prefill_staging.cuh). The first tile of keys begins at the box with the first key that some query attends to.
 //
 // Scores and weights stay in registers. If head_dim is 64, the second product also sums the weights,
-// through an additional column of values that are all ones. The first product of a tile of keys overlaps
-// with the second product of the previous tile and with the exponentials between them; for that the weights
-// of the previous tile are kept. If some query of a warpgroup does not attend to all keys of a tile (at the
+// through an additional column of values that are all ones. QK^T of a tile of keys overlaps with PV of the
+// previous tile and with the exponentials of the softmax, so the weights P of the previous tile are kept
+// in registers. If some query of a warpgroup does not attend to all keys of a tile (at the
 // diagonal, at the edge of a window, absent pages), the tile's values are checked, because zero times NaN
-// is NaN. If some value that counts is NaN or infinite, the tile's values are added without tensor cores.
+// is NaN. If a value of a key that some query attends to is not finite, PV is computed without tensor cores.
 #pragma once
 #include <cuda.h>
 

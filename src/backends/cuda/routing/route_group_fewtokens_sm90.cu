@@ -89,7 +89,7 @@ struct Few {
   const float* bias;
   int bf16;
   uint32_t tokens, top_k, tokens_per_block;
-  uint32_t tile_shift, tile_less_one;  // if there are no tiles: a shift that gives every expert 0 tiles; 0
+  uint32_t tile_shift, tile_less_one;  // without tiles: a shift after which every expert has 0 tiles, and 0
   uint32_t tiles_max, shared_tiles;    // shared_tiles: tiles of all shared experts
   tile::SharedSlots shared;
   float scale;
@@ -238,7 +238,7 @@ __global__ void __launch_bounds__(kExperts* teams_most(kExperts), 1)
   }
   const uint32_t rest = tiles + own * kExperts + e;  // there are at least as many threads
   if (rest < p.tiles_max) reinterpret_cast<int2*>(p.tiles)[rest] = int2{-1, -1};
-  // The team's last warp writes these, because the first warp writes the chosen slots.
+  // The team's last warp writes the slots of shared experts; the first warp writes the chosen slots.
   if (kShared && real && e / 32 == uint32_t{kWarps - 1})
     tile::put_shared_row(p, token, lane, all & 0xffff, all >> 16);
 }

@@ -22,7 +22,7 @@ struct ExpertMaps {
 
 #ifdef __CUDACC__
 
-// The half of a tile that CTA `rank` of a pair computes: half the row blocks if the pair shares rows of x, otherwise half the rows of x.
+// The half of a tile that CTA `rank` of a pair computes: half of the weights' row blocks if both CTAs use the same rows of x, else half of x.
 template <class C>
 __device__ __forceinline__ ExpertTile half_of(ExpertTile t, int rank) {
   if constexpr (C::kSharesX) {
@@ -36,7 +36,7 @@ __device__ __forceinline__ ExpertTile half_of(ExpertTile t, int rank) {
   return t;
 }
 
-// The tiles of a launch that computes one product, for the warps that load weights and rows.
+// The tiles of a launch that computes one GEMM, as the warps that load weights and rows of x see them.
 template <class C>
 struct OneProduct {
   const ExpertParameters& p;
@@ -58,9 +58,9 @@ struct OneProduct {
   __device__ __forceinline__ void wait_for_rows(const ExpertTile&) const {}
 };
 
-// Copies the weights of all tiles of this CTA. Warp `warp` copies every C::kWeightWarps-th row block: one warp alone would need
-// as long for a tile's copies as the tensor cores for its products. If a pair shares weights, each CTA copies every second row
-// block to both. Warp 0 (in a pair, only that of the first CTA) finds the tiles and writes them to the ring for the other warps.
+// Copies the weights of all tiles of this CTA. Warp `warp` copies every C::kWeightWarps-th row block, because one warp would
+// take as long to issue a tile's copies as the tensor cores take to multiply the tile. If a pair shares weights, each CTA copies every second row
+// block to both. Warp 0 (in a pair, only warp 0 of the first CTA) finds the tiles and writes them to the ring for the other warps.
 template <class C, class Work>
 __device__ __forceinline__ void fetch_weights(const Work& work, TileRing<C> ring, int warp) {
   constexpr int kCopiers = C::kSharesWeights ? 2 : C::kWeightWarps;
@@ -87,8 +87,8 @@ __device__ __forceinline__ void fetch_weights(const Work& work, TileRing<C> ring
     if (ring.ends(t)) break;
     uint32_t ticket = 0;
     const auto& p = work.of(t);
-    // Draws the next ticket a few stages before the end of the
-    // tile, so that the result has arrived when it is needed.
+    // Takes the next ticket (an atomic add) a few stages before the end
+    // of the tile, so that it has arrived when the next tile is chosen.
     const int take_at = max(0, ceil_div(p.k_blocks, C::kSteps) - 3) * C::kSteps;
     const int blocks = t.end_block - t.first_block;
     const int own = (blocks - copier + kCopiers - 1) / kCopiers;
@@ -127,7 +127,7 @@ __device__ __forceinline__ void fetch_weights(const Work& work, TileRing<C> ring
       ring.place.step(stages);
     }
     if (finds) index = tickets.tile_of(ticket);
-    // In a pair, CTAs count as one: the first tiles are gridDim.x / 2 in number.
+    // A pair takes tiles as one CTA, so only the first gridDim.x / 2 tiles are assigned without a ticket.
     if constexpr (C::kPair) index -= static_cast<int>(gridDim.x / 2);
     ++count;
   }
@@ -155,8 +155,8 @@ __device__ __forceinline__ void fetch_rows(const Work& work, TileRing<C> ring) {
   }
 }
 
-// Copies rows of x that are in y's order as TMA boxes, from one warp; gathered rows are in that
-// order once they have arrived. If a pair shares rows of x, each CTA copies half of them to both.
+// One warp copies rows of x as TMA boxes. The rows must be in y's order; gathered rows are, once the
+// gather has written them. If a pair shares rows of x, each CTA copies half of them to both.
 template <class C>
 __device__ __forceinline__ void fetch_boxes(const ExpertParameters& p, const ExpertMaps<C>& x,
                                             const PairGather& g, TileRing<C> ring) {
