@@ -53,7 +53,7 @@ def explain(op_or_model: str, *, device="h200", tokens: int | Sequence[int] = 1,
             fields = {"tokens": tokens, **fields}
         question = capi.Question(op_or_model.encode(), capi.words(fields), name, handle, ctypes.pointer(policy))
         return _status_and_text("sluice_explain", question)[1]
-    counts = [tokens] if isinstance(tokens, int) else list(tokens)
+    counts = [capi.integer(count, "tokens") for count in ([tokens] if isinstance(tokens, int) else tokens)]
     options = LayerOptions(op_or_model, tokens_max=max([1, *counts]), tp=tp, ep=ep, kernel=kernel, batch_invariant=batch_invariant,
                            kernel_decode=kernel_decode, kernel_prefill=kernel_prefill, decode_tokens=decode_tokens, fields=fields)
     return describe(options, name, handle, counts)[1]

@@ -45,7 +45,7 @@ class MoeLayer(torch.nn.Module):
                  batch_invariant: bool = False, threads: int = 0, kernel_decode: Optional[str] = None, kernel_prefill: Optional[str] = None,
                  decode_tokens: int = 0, **fields):
         super().__init__()
-        self._made_with = dict(model=model, tokens_max=tokens_max, tp=tuple(tp), ep=tuple(ep), kernel=kernel,
+        self._made_with = dict(model=model, tokens_max=tokens_max, tp=capi.pair(tp, "tp"), ep=capi.pair(ep, "ep"), kernel=kernel,
                                batch_invariant=batch_invariant, threads=threads, kernel_decode=kernel_decode,
                                kernel_prefill=kernel_prefill, decode_tokens=decode_tokens, **fields)
         self._options = LayerOptions(model, tokens_max=tokens_max, tp=tp, ep=ep, kernel=kernel, batch_invariant=batch_invariant,
