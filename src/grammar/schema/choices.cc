@@ -96,18 +96,13 @@ SchemaMerger::WaysNot SchemaMerger::ways_not(const Json& schema, const Schemas& 
     }
   };
   add(false);
-  const bool skips = mode_ != Negations::kCounted && !out.schemas.empty();
+  const bool counts = std::ranges::any_of(all.schemas, [](auto* one) { return counts_elements(*one); });
+  const bool skips = counts && mode_ != Negations::kCounted && !out.schemas.empty();
   if (!skips) add(true);
-  if (mode_ == Negations::kNarrow && !out.schemas.empty()) return out;
-  if (all.complete &&
-      !(skips && std::ranges::any_of(all.schemas, [](auto* one) { return counts_elements(*one); })))
-    return out;
-  const uint8_t types = types_that_fail(schema, 0);
-  if (types == 0) return out;
-  Json names = Json::array();
-  for (const char* name : kTypeNames)
-    if ((types & json_type(name)) != 0) names.push_back(name);
-  const Json* rest = document_->keep(types == kAnyType ? Json::object() : Json{{"type", std::move(names)}});
+  const uint8_t types = all.complete && !skips ? 0 : types_that_fail(schema, 0);
+  has_simpler_form_ |= counts || types != 0;
+  if (types == 0 || (mode_ == Negations::kNarrow && !out.schemas.empty())) return out;
+  const Json* rest = document_->keep(types == kAnyType ? Json::object() : Json{{"type", type_names(types)}});
   Schemas with = beside;
   with.push_back(rest);
   if (!impossible(with, 1)) out.rest = rest;

@@ -398,7 +398,7 @@ const std::set<const Json*>& SchemaCompiler::parts_of(const Json* schema) {
   return out;
 }
 
-// Tries a simpler form of negations if the schema does not compile with the more exact one.
+// Tries a simpler form of negations if the schema is too large with the more exact one. Only the exact forms can tell that nothing matches.
 Result<Program> compile_schema(const std::string& text, bool object, Work* work) {
   for (const Negations negations : {Negations::kCounted, Negations::kChecked, Negations::kNarrow}) {
     const bool last = negations == Negations::kNarrow;
@@ -410,7 +410,9 @@ Result<Program> compile_schema(const std::string& text, bool object, Work* work)
     SchemaCompiler compiler(document.value(), &some, negations);
     auto program = settled.ok() ? compiler.whole(object) : Result<Program>(settled);
     (void)work->spend(before - some.left());
-    if (program.ok() || compiler.matches_nothing() || last || work->over()) return program;
+    if (last && compiler.matches_nothing()) break;
+    const bool final = last || compiler.matches_nothing() || work->over();
+    if (program.ok() || final || (!some.over() && !compiler.has_simpler_form())) return program;
   }
   return schema_too_long();
 }

@@ -26,8 +26,10 @@ enum JsonTypes : uint8_t {
   kAnyType = 63
 };
 
-constexpr const char* kTypeNames[] = {"null", "boolean", "number", "string", "array", "object"};
 uint8_t json_type(const std::string& name);  // "integer" gives kNumber; 0: no type
+Json type_names(uint8_t types);              // the value of "type" that allows these types
+// The types that a value of "type" allows entirely, so kNumber only for "number". *integer: whether it names "integer".
+uint8_t whole_types(const Json& value, bool* integer);
 
 using Schemas = std::vector<const Json*>;  // a value must satisfy all of them
 
@@ -85,6 +87,8 @@ class SchemaMerger {
   bool impossible(const Schemas& schemas, int depth = 0);
   // Whether a "not" excludes this value by "const" or "enum".
   bool excludes(const Merged& m, const Json& value);
+  // Whether a simpler form of Negations would leave out a part of a negation.
+  bool has_simpler_form() const { return has_simpler_form_; }
 
  private:
   Status ways(const Schemas& schemas, const Decisions& decisions, int depth, std::vector<Merged>* out);
@@ -144,6 +148,7 @@ class SchemaMerger {
   SchemaDocument* document_;
   Work* work_;
   Negations mode_;
+  bool has_simpler_form_ = false;
   int64_t ways_ = 0;
   std::map<const Json*, std::vector<Alternative>> negations_;
   std::map<const Json*, std::vector<Alternative>> one_ofs_;

@@ -11,6 +11,8 @@ namespace {
 
 constexpr size_t kNegationsMax = 32;
 
+constexpr const char* kTypeNames[] = {"null", "boolean", "number", "string", "array", "object"};
+
 // The types of values for which a keyword can fail; 0: it never fails.
 uint8_t types_of_keyword(const std::string& key) {
   static const std::pair<uint8_t, std::set<std::string>> kAll[] = {
@@ -49,6 +51,23 @@ const std::set<std::string>& untold() {
 
 }  // namespace
 
+Json type_names(uint8_t types) {
+  Json out = Json::array();
+  for (const char* name : kTypeNames)
+    if ((types & json_type(name)) != 0) out.push_back(name);
+  return out;
+}
+
+uint8_t whole_types(const Json& value, bool* integer) {
+  uint8_t out = 0;
+  for (const Json& name : value.is_array() ? value : Json::array({value})) {
+    if (!name.is_string()) continue;
+    *integer |= name == Json("integer");
+    if (name != Json("integer")) out |= json_type(name.get<std::string>());
+  }
+  return out;
+}
+
 SchemaMerger::Negation SchemaMerger::negated(const Json& schema, int depth) {
   if (schema.is_boolean()) return {.schemas = schema.get<bool>() ? List{} : List{Json::object()}};
   if (!schema.is_object() || depth > 8 || !work_->spend(32)) return {.complete = false};
@@ -74,10 +93,8 @@ uint8_t SchemaMerger::types_that_fail(const Json& schema, int depth) {
       const auto target = document_->target(value.get<std::string>());
       out |= target.ok() ? types_that_fail(*target.value(), depth + 1) : uint8_t{kAnyType};
     } else if (key == "type") {
-      uint8_t named = 0;
-      for (const Json& name : value.is_array() ? value : Json::array({value}))
-        if (name.is_string() && name != Json("integer")) named |= json_type(name.get<std::string>());
-      out |= static_cast<uint8_t>(kAnyType & ~named);
+      bool integer = false;
+      out |= static_cast<uint8_t>(kAnyType & ~whole_types(value, &integer));
     } else {
       out |= types_of_keyword(key);
     }
@@ -177,18 +194,10 @@ void SchemaMerger::negate_dependency(const std::string& name, const Json& wanted
 }
 
 void SchemaMerger::negate_type(const Json& value, Negation* out) {
-  uint8_t types = 0;
   bool integer = false;
-  for (const Json& name : value.is_array() ? value : Json::array({value})) {
-    if (!name.is_string()) continue;
-    integer |= name == Json("integer");
-    if (name != Json("integer")) types |= json_type(name.get<std::string>());
-  }
-  Json others = Json::array();
-  for (const char* name : kTypeNames)
-    if ((types & json_type(name)) == 0) others.push_back(name);
-  if (others.empty()) return;
-  out->schemas.push_back({{"type", others}});
+  const uint8_t types = whole_types(value, &integer);
+  if (types == kAnyType) return;
+  out->schemas.push_back({{"type", type_names(static_cast<uint8_t>(kAnyType & ~types))}});
   if (integer && (types & kNumber) == 0) out->schemas.back()["not"] = {{"type", "integer"}};
 }
 

@@ -30,6 +30,7 @@ class SchemaCompiler {
   SchemaCompiler(std::shared_ptr<SchemaDocument> document, Work* work, Negations negations);
   Result<Program> whole(bool object);
   bool matches_nothing() const { return matches_nothing_; }  // why whole() failed
+  bool has_simpler_form() const { return merger_.has_simpler_form(); }
 
  private:
   friend class ArrayRules;
