@@ -94,12 +94,11 @@ Result<ModelConfig> read_model_config(const std::string& directory) {
   Result<ModelConfig> read = family.value()->read(config);
   if (!read.ok()) return read.status();
   ModelConfig out = std::move(read).value();
+  SLUICE_TRY(check_transforms(config));
   if (family.value()->formats) {
     const auto format = read_quantization(config, directory);
     if (!format.ok()) return format.status();
     SLUICE_TRY(set_format_of_experts(config, format.value(), &out));
-  } else {
-    SLUICE_TRY(check_transforms(config));
   }
   const std::string generation = directory + "/generation_config.json";
   std::error_code error;

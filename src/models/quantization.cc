@@ -154,7 +154,6 @@ Status check_transforms(const JsonAt& config) {
 }
 
 Result<WeightFormat> read_quantization(const JsonAt& config, const std::string& directory) {
-  SLUICE_TRY(check_transforms(config));
   if (!config.has("quantization_config")) {
     const std::string path = directory + "/hf_quant_config.json";
     std::error_code error;

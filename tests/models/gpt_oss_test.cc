@@ -169,6 +169,17 @@ TEST(GptOss, RefusesByKey) {
             "config.json: rope_scaling.factor: wanted a number from 1 to 1e+06, found 0.5");
 }
 
+// Transforms of weights need transforms of activations, in every family.
+TEST(GptOss, RefusesTransforms) {
+  const auto with = [](Json groups) {
+    return [groups](Json& c) { c["quantization_config"]["transform_config"] = {{"config_groups", groups}}; };
+  };
+  EXPECT_TRUE(Changed(with(Json::object())).read().ok());
+  EXPECT_EQ(error_of(with({{"R4", {{"type", "hadamard"}}}})),
+            "config.json: quantization_config.transform_config: wanted no config_groups (no transforms), "
+            "found an object");
+}
+
 TEST(Families, AnUnknownArchitectureNamesTheKnownOnes) {
   const std::string error = error_of([](Json& c) { c["architectures"][0] = "GptOsForCausalLM"; });
   EXPECT_NE(error.find("GptOsForCausalLM"), std::string::npos) << error;

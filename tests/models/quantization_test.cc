@@ -191,12 +191,6 @@ TEST(Quantization, RefusesByKey) {
   };
   expect(R"({"quant_method": "awq"})",
          "quant_method: wanted fp8, mxfp8, compressed-tensors, modelopt or quark, found \"awq\"");
-  // Transforms of weights need transforms of activations.
-  Json rotated = Json::parse(kChannelConfig);
-  rotated["transform_config"] = Json::object();
-  EXPECT_TRUE(read(rotated.dump()).ok());
-  rotated["transform_config"]["config_groups"]["R4"] = {{"type", "hadamard"}};
-  expect(rotated.dump(), "transform_config: wanted no config_groups (no transforms), found an object");
   expect(R"({"quant_method": "fp8", "fmt": "e5m2"})", "fmt: " + only("\"e4m3\"") + "\"e5m2\"");
   expect(R"({"quant_method": "fp8", "weight_block_size": [64, 64]})",
          "weight_block_size: " + only("[128,128]") + "an array of 2");
