@@ -56,25 +56,36 @@ void add_fields(CLI::App* app, AnyProblem& problem, ExplainFlags* flags) {
 
 // Refuses flags that this use of the command would ignore.
 Status check_uses(const CLI::App& app, const ExplainFlags& flags) {
-  const auto given = [&](const char* name) {
-    const CLI::Option* option = app.get_option_no_throw(name);
-    return option != nullptr && option->count() > 0;
+  const bool op = !flags.options.op.empty(), model = !flags.model.empty(), sweep = !flags.sweep.empty();
+  struct Use {
+    const char* flag;
+    bool useful;
+    const char* why;
   };
-  const bool op = !flags.options.op.empty(), model = !flags.model.empty();
-  const auto refuse = [&](const char* flag, const char* needs) -> Status {
-    return given(flag) ? invalid(std::string(flag) + ": needs " + needs + ", found none") : Status{};
-  };
-  if (!op && !model)
-    for (const char* flag : {"--device", "--force", "--batch-invariant", "--sweep"})
-      SLUICE_TRY(refuse(flag, "an operation or --model"));
-  if (!op) SLUICE_TRY(refuse("--contract", "an operation"));
-  if (!model)
-    for (const char* flag : {"--max-model-len"}) SLUICE_TRY(refuse(flag, "--model"));
-  if (!op && !model) SLUICE_TRY(refuse("--tokens", "--model"));
-  if (flags.contract)
-    for (const char* flag : {"--device", "--sweep", "--batch-invariant"})
-      if (given(flag)) return invalid(std::string(flag) + ": cannot be combined with --contract");
-  if (flags.sweep.empty()) SLUICE_TRY(refuse("--tokens-max", "--sweep"));
+  const Use uses[] = {
+      {"--moe-backend", model, "needs --model, found none (use --force for an operation)"},
+      {"--moe-backend-prefill", model, "needs --model, found none (use --force for an operation)"},
+      {"--moe-backend-decode", model, "needs --model, found none (use --force for an operation)"},
+      {"--kv-cache-dtype", model, "needs --model, found none (use --cache for an operation)"},
+      {"--speculative-config", model, "needs --model, found none"},
+      {"--max-model-len", model, "needs --model, found none"},
+      {"--device", op || model, "needs an operation or --model, found none"},
+      {"--force", op || model, "needs an operation or --model, found none"},
+      {"--batch-invariant", op || model, "needs an operation or --model, found none"},
+      {"--sweep", op || model, "needs an operation or --model, found none"},
+      {"--contract", op, "needs an operation, found none"},
+      {"--tokens", op || model, "needs --model, found none"},
+      {"--device", !flags.contract, "cannot be combined with --contract"},
+      {"--sweep", !flags.contract, "cannot be combined with --contract"},
+      {"--batch-invariant", !flags.contract, "cannot be combined with --contract"},
+      {"--speculative-config", !sweep, "cannot be combined with --sweep"},
+      {"--tokens", !(op && sweep), "cannot be combined with --sweep tokens"},
+      {"--tokens-max", sweep, "needs --sweep, found none"}};
+  for (const Use& use : uses) {
+    const CLI::Option* option = app.get_option_no_throw(use.flag);
+    if (!use.useful && option != nullptr && option->count() > 0)
+      return invalid(std::string(use.flag) + ": " + use.why);
+  }
   return {};
 }
 
@@ -89,8 +100,6 @@ int run_explain(const CLI::App& app, ExplainFlags& flags) {
                                   : status.message);
   for (const auto& [name, value, option] : flags.typed) {
     if (option->count() == 0) continue;
-    if (name == "tokens" && !flags.sweep.empty())
-      return wrong_use("--tokens: cannot be combined with --sweep tokens");
     // For a flag without a value, CLI11 returns "true".
     o.fields.emplace_back(name, value == "true" ? "1" : value == "false" ? "0" : value);
   }
@@ -99,18 +108,12 @@ int run_explain(const CLI::App& app, ExplainFlags& flags) {
   if (flags.contract) o.show = Show::kContract;
   if (!flags.model.empty()) o.model = flags.model;
   if (o.model && !o.op.empty()) return wrong_use("explain: wanted an operation or --model, found both");
-  if (!o.model && !(o.moe_backend.prefill + o.moe_backend.decode).empty())
-    return wrong_use("--moe-backend: needs --model, found none (use --force for an operation)");
-  if (!o.model && o.kv_cache_dtype != "auto")
-    return wrong_use("--kv-cache-dtype: needs --model, found none (use --cache for an operation)");
+  if (const Status status = check_uses(app, flags); !status.ok()) return wrong_use(status.message);
   if (!flags.speculative_config.empty()) {
-    if (!o.model) return wrong_use("--speculative-config: needs --model, found none");
-    if (o.show == Show::kSweep) return wrong_use("--speculative-config: cannot be combined with --sweep");
     auto speculation = read_speculative_config(flags.speculative_config);
     if (!speculation.ok()) return wrong_use(speculation.status().message);
     o.speculation = std::move(speculation).value();
   }
-  if (const Status status = check_uses(app, flags); !status.ok()) return wrong_use(status.message);
   return explain(o);
 }
 
