@@ -71,7 +71,7 @@ def read_experts(module: torch.nn.Module) -> Experts:
 
 def _unfit(name: str, weight, rank: int) -> str | None:
     if weight is None:
-        return f"wanted a Parameter {name}, found none (the module is quantised or has another layout)"
+        return f"wanted a Parameter {name}, found none (the module is quantized or has another layout)"
     if weight.device.type == "meta":
         return f"{name}: wanted weights in memory, found them on meta (offloaded or not loaded yet)"
     inner = local(weight)

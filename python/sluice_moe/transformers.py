@@ -330,7 +330,7 @@ class SluiceMxfp4Quantizer(Mxfp4HfQuantizer):
             super().validate_environment(*self._environment[0], **self._environment[1])
             return super()._process_model_before_weight_loading(model, **kwargs)
         if not self.pre_quantized:
-            raise UnsupportedModel("sluice_moe.transformers: wanted a checkpoint with MXFP4 experts, found a checkpoint to quantise while "
+            raise UnsupportedModel("sluice_moe.transformers: wanted a checkpoint with MXFP4 experts, found a checkpoint to quantize while "
                                    "loading")
         self.packs = True
         skipped = self.get_modules_to_not_convert(model, self.quantization_config.modules_to_not_convert, model._keep_in_fp32_modules)

@@ -63,7 +63,7 @@ def bf16_bits(value):
     return struct.unpack("<I", struct.pack("<f", value))[0] >> 16
 
 
-def dequantised(tensors):
+def dequantized(tensors):
     """MXFP4 experts as bf16, transposed, as transformers and PEFT save them; every value is exact."""
     pairs = {}
     out = {}

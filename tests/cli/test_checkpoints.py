@@ -15,7 +15,7 @@ WATCHDOG = 120  # seconds after which the test counts as hanging
 QUESTION, ANSWER = "What is 417 + 268?", "685"
 END = 1012  # <|end|>, the end of an answer's reasoning
 TENSORS = variants.read_tensors()
-BF16 = variants.dequantised(TENSORS)
+BF16 = variants.dequantized(TENSORS)
 
 
 def without(key):

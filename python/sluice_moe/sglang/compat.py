@@ -22,7 +22,7 @@ LORA_MANAGER = "sglang.srt.lora.lora_manager.LoRAManager"
 _FUSED_MOE = ("num_experts", "hidden_size", "intermediate_size", "layer_id", "top_k", "quant_config", "prefix", "activation",
               "apply_router_weight_on_input", "no_combine", "routed_scaling_factor", "gemm1_alpha", "gemm1_clamp_limit", "swiglu_limit",
               "with_bias", "is_gated", "gate_up_interleaved")
-# The quantisations whose experts Sluice runs.
+# The quantizations whose experts Sluice runs.
 _CONFIGS = ("mxfp4.Mxfp4Config", "fp8.Fp8Config", "modelopt_quant.ModelOptFp8Config",
             "compressed_tensors.compressed_tensors.CompressedTensorsConfig")
 

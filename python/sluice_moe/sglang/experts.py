@@ -43,22 +43,22 @@ def log_once(line: str) -> None:
 def around_fused_moe(original: Callable, self: FusedMoE, *args: Any, **kwargs: Any) -> None:
     """Wraps FusedMoE.__init__. An unquantized layer gets bf16 experts. A layer that cannot run on Sluice is an error."""
     given = inspect.signature(original).bind(self, *args, **kwargs).arguments
-    unquantised = given.get("quant_method") is None and given.get("quant_config") is None
+    unquantized = given.get("quant_method") is None and given.get("quant_config") is None
     if not state.chosen():
-        if not (unquantised and state.automatic() and _tried(original, given)):
+        if not (unquantized and state.automatic() and _tried(original, given)):
             original(self, *args, **kwargs)
         return
     prefix = given.get("prefix", "")
     if given.get("quant_method") is not None:
         raise refused_layer(prefix, "wanted no quant_method from the model, because Sluice sets it, found "
                                     f"{type(given['quant_method']).__name__}")
-    if unquantised:
+    if unquantized:
         _build_bf16(original, given)
     else:
         original(self, *args, **kwargs)
     if not isinstance(self.quant_method, SluiceExperts):
         raise refused_layer(prefix, "wanted experts in MXFP4 (quantization mxfp4, or fp8 with fp4 experts), in FP8 (fp8, compressed-tensors, "
-                                    f"modelopt_fp8) or unquantised in bf16, found {type(self.quant_method).__name__} of "
+                                    f"modelopt_fp8) or unquantized in bf16, found {type(self.quant_method).__name__} of "
                                     f"{type(self.quant_config).__name__}")
 
 
@@ -77,9 +77,9 @@ def _tried(original: Callable, given: dict[str, Any]) -> bool:
             _build_bf16(original, given)
     except UnsupportedLayer as why:
         reason = str(why).removeprefix("sluice: ").removeprefix(f"{given.get('prefix') or 'experts'}: ")
-        log_once(f"sluice: {compat.AUTO}=1: unquantised experts run on SGLang: {reason}")
+        log_once(f"sluice: {compat.AUTO}=1: unquantized experts run on SGLang: {reason}")
         return False
-    log_once(f"sluice: {compat.AUTO}=1: unquantised experts run on Sluice")
+    log_once(f"sluice: {compat.AUTO}=1: unquantized experts run on Sluice")
     return True
 
 
@@ -98,12 +98,12 @@ def around_mxfp4(original: Callable, self: Any, layer: torch.nn.Module, prefix: 
     if not isinstance(layer, FusedMoE) or not state.chosen():
         return original(self, layer, prefix)
     if not self.is_checkpoint_mxfp4_serialized:
-        raise refused_layer(prefix, "wanted a checkpoint in MXFP4, found a checkpoint to quantise while loading")
+        raise refused_layer(prefix, "wanted a checkpoint in MXFP4, found a checkpoint to quantize while loading")
     return SluiceExperts(formats.MXFP4, prefix)
 
 
 def _around(format_of: Callable[[Any, FusedMoE, Any], formats.Format]) -> Callable:
-    """A hook around get_quant_method of a config. Layers that the config leaves unquantised are bf16."""
+    """A hook around get_quant_method of a config. Layers that the config leaves unquantized are bf16."""
     def around(original: Callable, self: Any, layer: torch.nn.Module, prefix: str) -> Any:
         method = original(self, layer, prefix)
         if not isinstance(layer, FusedMoE) or not state.chosen():

@@ -1,5 +1,5 @@
 """The formats of experts: the parameters that SGLang's loaders fill, the same tensors by the plain names of MoeLayer.load(), and the reasons
-why a quantisation is none of them. Does not import SGLang."""
+why a quantization is none of them. Does not import SGLang."""
 from __future__ import annotations
 
 import dataclasses
@@ -119,7 +119,7 @@ _STRATEGIES = {"tensor": FP8_TENSORS, "channel": FP8_CHANNELS,
                "block": dataclasses.replace(FP8_BLOCKS, scales=dataclasses.replace(FP8_BLOCKS.scales, suffix="weight_scale"))}
 
 
-# ---- The format of a layer, from SGLang's quantisation ----
+# ---- The format of a layer, from SGLang's quantization ----
 
 
 def of_fp8(config: Any, layer: torch.nn.Module, method: Any) -> Format:
@@ -142,7 +142,7 @@ def of_compressed_tensors(config: Any, layer: torch.nn.Module, method: Any) -> F
     """CompressedTensorsConfig. Takes the scheme that it has put into the layer, so that SGLang's loader does not follow the scheme."""
     found = vars(layer).pop("scheme", None) or method
     if type(found).__name__ != "CompressedTensorsW8A8Fp8MoE":
-        raise UnsupportedLayer(f"wanted compressed-tensors experts in FP8 (W8A8) or unquantised, found {type(found).__name__}")
+        raise UnsupportedLayer(f"wanted compressed-tensors experts in FP8 (W8A8) or unquantized, found {type(found).__name__}")
     weights = found.weight_quant
     made = _STRATEGIES[getattr(weights.strategy, "value", weights.strategy)]
     return _checked(dataclasses.replace(made, input_scales=found.static_input_scales),
@@ -150,7 +150,7 @@ def of_compressed_tensors(config: Any, layer: torch.nn.Module, method: Any) -> F
 
 
 def _serialized(config: Any) -> tuple[bool, str]:
-    return config.is_checkpoint_fp8_serialized, "wanted a checkpoint in FP8, found a checkpoint to quantise while loading"
+    return config.is_checkpoint_fp8_serialized, "wanted a checkpoint in FP8, found a checkpoint to quantize while loading"
 
 
 def _in_blocks(found: Any) -> tuple[bool, str]:

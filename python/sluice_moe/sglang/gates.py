@@ -115,7 +115,7 @@ def take_over(model: torch.nn.Module) -> None:
     if not everywhere and not state.automatic():
         return
     for parent, gate in list(gates_of(model)):
-        if runs(gate) or not (everywhere or _unquantised(parent)):
+        if runs(gate) or not (everywhere or _unquantized(parent)):
             continue
         model_of = type(parent).__module__
         why = "the model multiplies by the gate's weight itself" if model_of in _INLINE else why_not(gate)
@@ -129,7 +129,7 @@ def take_over(model: torch.nn.Module) -> None:
         _log(gate, why)
 
 
-def _unquantised(parent: torch.nn.Module) -> bool:
+def _unquantized(parent: torch.nn.Module) -> bool:
     return any(isinstance(child, FusedMoE) and child.quant_config is None for child in parent.children())
 
 
@@ -158,7 +158,7 @@ def why_not(gate: torch.nn.Module) -> str | None:
     """Returns why Sluice cannot run a gate, or None."""
     if isinstance(gate, ReplicatedLinear):
         if not isinstance(gate.quant_method, UnquantizedLinearMethod):
-            return f"wanted unquantised weights, found {type(gate.quant_method).__name__}"
+            return f"wanted unquantized weights, found {type(gate.quant_method).__name__}"
         if gate.skip_bias_add:
             return "wanted a bias that is added, found skip_bias_add"
     elif _path(type(gate)) not in _FLOAT32 + _SAME_TYPE:

@@ -80,7 +80,7 @@ def _asked_for(server_args: Any) -> bool:
         return True
     for flag, (given, effective) in flags.items():
         if given == wanted and effective != wanted:
-            raise refused(f"wanted {flag} {wanted}, found {effective!r}: SGLang overrides the flag for this model or its quantisation")
+            raise refused(f"wanted {flag} {wanted}, found {effective!r}: SGLang overrides the flag for this model or its quantization")
     return any(effective == wanted for _, effective in flags.values())
 
 

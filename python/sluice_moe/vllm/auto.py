@@ -64,7 +64,7 @@ def install() -> None:
             return
         self.quantization = NAME_AUTO
         original(self)  # checks the new name as vLLM checks a flag
-        log_once(f"{compat.AUTO}=1: {self.model} is not quantised, so its experts and gates run on Sluice")
+        log_once(f"{compat.AUTO}=1: {self.model} is not quantized, so its experts and gates run on Sluice")
 
     verify.sluice = True
     ModelConfig._verify_quantization = verify

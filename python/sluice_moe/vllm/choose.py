@@ -1,4 +1,4 @@
-"""Chooses the quantisation method of an expert layer by the kind of its checkpoint."""
+"""Chooses the quantization method of an expert layer by the kind of its checkpoint."""
 from __future__ import annotations
 
 import torch

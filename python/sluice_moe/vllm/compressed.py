@@ -16,7 +16,7 @@ class SluiceCompressedConfig(ExpertsOnSluice, get_quantization_config("compresse
         return "bf16" if self.schemes_of_experts(layer, prefix) == [None] else "compressed_fp8"
 
     def schemes_of_experts(self, layer: torch.nn.Module, prefix: str) -> list[dict[str, Any] | None]:
-        """Returns the different schemes of the projections of a layer's experts; None: the checkpoint leaves them unquantised."""
+        """Returns the different schemes of the projections of a layer's experts; None: the checkpoint leaves them unquantized."""
         self._add_fused_moe_to_target_scheme_map()
         names = (getattr(layer, f"ckpt_{name}_name", name) for name in PROJECTIONS)  # None: experts without a gate have no up projection
         out: list[dict[str, Any] | None] = []

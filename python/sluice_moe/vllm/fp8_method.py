@@ -1,4 +1,4 @@
-"""vLLM quantisation methods for FP8 experts: e4m3 codes with one scale per 128 x 128 block, per row or per matrix. Activations stay in bf16."""
+"""vLLM quantization methods for FP8 experts: e4m3 codes with one scale per 128 x 128 block, per row or per matrix. Activations stay in bf16."""
 from __future__ import annotations
 
 from typing import Any
@@ -54,7 +54,7 @@ class SluiceCtFp8Method(SluiceMethod):
 
 
 def why_not_schemes(schemes: list[dict[str, Any] | None]) -> list[str]:
-    """Returns every reason why experts of these schemes are not supported. Sluice does not quantise activations, so their scheme is free."""
+    """Returns every reason why experts of these schemes are not supported. Sluice does not quantize activations, so their scheme is free."""
     if len(schemes) != 1 or schemes[0] is None:
         return [f"wanted one scheme for the projections of experts, found {len(schemes)}"]
     weights, activations = schemes[0].get("weights"), schemes[0].get("input_activations")
@@ -71,7 +71,7 @@ def why_not_schemes(schemes: list[dict[str, Any] | None]) -> list[str]:
     if weights.dynamic or not weights.symmetric:
         why.append(f"wanted static symmetric weights, found dynamic={weights.dynamic} symmetric={weights.symmetric}")
     if activations is not None and activations.type != "float":
-        why.append(f"wanted activations in FP8 or unquantised, found type {_word(activations.type)}")
+        why.append(f"wanted activations in FP8 or unquantized, found type {_word(activations.type)}")
     return why
 
 

@@ -39,7 +39,7 @@ def _asked_for() -> bool:
 def _why_not(layer: torch.nn.Module, out_dtype: torch.dtype | None) -> str | None:
     """Returns why router_gemm cannot run this gate, or None."""
     if not isinstance(layer.quant_method, UnquantizedLinearMethod):
-        return f"wanted unquantised weights, found {type(layer.quant_method).__name__}"
+        return f"wanted unquantized weights, found {type(layer.quant_method).__name__}"
     weight, y = layer.weight, out_dtype or layer.params_dtype
     for what, dtype in (("weights", weight.dtype), ("logits", y)):
         if dtype not in _TYPES:

@@ -1,9 +1,10 @@
-"""FP8 experts of SGLang on Sluice, through SGLang's own quantisation configs and weight loaders, compared with float64 of the dequantised
+"""FP8 experts of SGLang on Sluice, through SGLang's own quantization configs and weight loaders, compared with float64 of the dequantized
 weights. test_sglang.py runs this file in one process per version."""
 
 from __future__ import annotations
 
 import dataclasses
+from typing import Callable
 
 import pytest
 import torch
@@ -14,14 +15,14 @@ from sglang_layers import engine, fused_moe, generator, load_experts, load_piece
 
 HIDDEN, WIDTH, EXPERTS, TOP_K = 192, 256, 8, 3  # SGLang needs slices of whole blocks inside an expert, not of the hidden size
 PROJECTIONS = {"gate_proj": (WIDTH, HIDDEN), "up_proj": (WIDTH, HIDDEN), "down_proj": (HIDDEN, WIDTH)}
-# Name -> quantisation config, strategy of its weights, whether activations have static scales, which Sluice does not use.
+# Name -> quantization config, strategy of its weights, whether activations have static scales, which Sluice does not use.
 CONFIGS = {"fp8 blocks": ("block", False), "fp8 tensors": ("tensor", False), "fp8 static": ("tensor", True), "modelopt": ("tensor", True),
            "compressed blocks": ("block", False), "compressed tensors": ("tensor", False), "compressed static": ("tensor", True),
            "compressed channels": ("channel", False)}
 every_config = pytest.mark.parametrize("name", CONFIGS)
 
 
-def quantisation(name: str, **more: object) -> object:
+def quantization(name: str, **more: object) -> object:
     """The config that SGLang makes of a checkpoint's quantization_config."""
     from sglang.srt.layers.quantization.compressed_tensors.compressed_tensors import CompressedTensorsConfig
     from sglang.srt.layers.quantization.fp8 import Fp8Config
@@ -48,7 +49,7 @@ def scales_of(strategy: str, rows: int, width: int, seed: int) -> torch.Tensor:
     return (torch.rand(EXPERTS, *shape, generator=generator(seed), dtype=torch.float32) + 0.5) / 16
 
 
-def dequantised(codes: torch.Tensor, scales: torch.Tensor, strategy: str) -> torch.Tensor:
+def dequantized(codes: torch.Tensor, scales: torch.Tensor, strategy: str) -> torch.Tensor:
     """Codes [experts, rows, width] and the scales of a checkpoint -> weights in float64."""
     each = scales.double()
     if strategy == "block":
@@ -80,7 +81,7 @@ def weights_of(name: str, seed: int = 1) -> Weights:
         out.checkpoint |= {f"{projection}.weight": codes, f"{projection}.{suffix}": scales}
         if static:
             out.checkpoint[f"{projection}.input_scale"] = torch.full((EXPERTS, 1), 0.01 * (i + 1))
-        out.values[projection] = dequantised(codes, scales, strategy)
+        out.values[projection] = dequantized(codes, scales, strategy)
     return out
 
 
@@ -96,8 +97,8 @@ def assert_sluice(layer: torch.nn.Module, text: str) -> None:
 @pytest.mark.parametrize("tokens", [1, 17])
 @every_config
 @torch.no_grad()
-def test_experts_are_the_dequantised_ones(name: str, tokens: int) -> None:
-    weights, layer = weights_of(name), layer_of(quantisation(name))
+def test_experts_are_the_dequantized_ones(name: str, tokens: int) -> None:
+    weights, layer = weights_of(name), layer_of(quantization(name))
     load_experts(layer, weights.checkpoint)
     assert_sluice(layer, "FP8")
     assert layer.w13_weight.numel() == 0, "SGLang's parameters were not freed"
@@ -110,7 +111,7 @@ def test_experts_are_the_dequantised_ones(name: str, tokens: int) -> None:
 @torch.no_grad()
 def test_codes_and_scales_arrive_unchanged(name: str) -> None:
     """Also where a scale's last bits do not show in outputs."""
-    weights, layer = weights_of(name), layer_of(quantisation(name))
+    weights, layer = weights_of(name), layer_of(quantization(name))
     load_pieces(layer, weights.checkpoint)
     found = layer.quant_method.format.plain(dict(layer.named_parameters()))
     strategy, suffix = CONFIGS[name][0], "weight_scale_inv" if name == "fp8 blocks" else "weight_scale"
@@ -129,7 +130,7 @@ def test_codes_and_scales_arrive_unchanged(name: str) -> None:
 @pytest.mark.parametrize("name", ["fp8 blocks", "fp8 tensors", "compressed channels"])
 @torch.no_grad()
 def test_experts_without_gates(name: str) -> None:
-    weights, layer = weights_of(name), layer_of(quantisation(name), activation="relu2", is_gated=False)
+    weights, layer = weights_of(name), layer_of(quantization(name), activation="relu2", is_gated=False)
     load_experts(layer, {n: t for n, t in weights.checkpoint.items() if not n.startswith("up_proj")})
     x = random(7, HIDDEN, seed=3)
     found, ids, routing = routed(layer, x, seed=4)
@@ -140,52 +141,48 @@ def test_experts_without_gates(name: str) -> None:
 @torch.no_grad()
 def test_scales_of_blocks_in_other_types(dtype: torch.dtype) -> None:
     """Qwen's checkpoints have bf16 scales, some others powers of two."""
-    weights, layer = weights_of("fp8 blocks"), layer_of(quantisation("fp8 blocks"))
+    weights, layer = weights_of("fp8 blocks"), layer_of(quantization("fp8 blocks"))
     for projection in PROJECTIONS:
         at = f"{projection}.weight_scale_inv"
         weights.checkpoint[at] = weights.checkpoint[at].to(dtype)
-        weights.values[projection] = dequantised(weights.checkpoint[f"{projection}.weight"], weights.checkpoint[at].float(), "block")
+        weights.values[projection] = dequantized(weights.checkpoint[f"{projection}.weight"], weights.checkpoint[at].float(), "block")
     load_experts(layer, weights.checkpoint)
     x = random(5, HIDDEN, seed=3)
     found, ids, routing = routed(layer, x, seed=4)
     moe_bounds.assert_within(found, *moe_bounds.layer(weights.experts(), x.double(), ids, routing, 0))
 
 
-@pytest.mark.parametrize("name", ["fp8 blocks", "fp8 static", "compressed channels"])
-@torch.no_grad()
-def test_tensor_parallel_ranks_add_up(name: str) -> None:
+def ranks_add_up(name: str, form: str, part_of: Callable) -> None:
+    """part_of(rank, ids) gives the columns and the ids of a rank's part."""
     weights, x = weights_of(name), random(5, HIDDEN, seed=7)
     found, bound = zeros(5, HIDDEN), zeros(5, HIDDEN)
     for rank in range(2):
-        with sglang_engine.rank(tp=(rank, 2)):
-            layer = layer_of(quantisation(name))
+        with sglang_engine.rank(**{form: (rank, 2)}):
+            layer = layer_of(quantization(name))
             load_experts(layer, weights.checkpoint)
             y, ids, routing = routed(layer, x, seed=4)
         found += y.double()
-        bound += moe_bounds.layer(weights.experts(slice(rank * 128, rank * 128 + 128)), x.double(), ids, routing, 0)[1]
+        columns, mine = part_of(rank, ids)
+        bound += moe_bounds.layer(weights.experts(*columns), x.double(), mine, routing, 0)[1]
     moe_bounds.assert_within(found, moe_bounds.layer(weights.experts(), x.double(), ids, routing, 0)[0], bound)
+
+
+@pytest.mark.parametrize("name", ["fp8 blocks", "fp8 static", "compressed channels"])
+@torch.no_grad()
+def test_tensor_parallel_ranks_add_up(name: str) -> None:
+    ranks_add_up(name, "tp", lambda rank, ids: ((slice(rank * 128, rank * 128 + 128),), ids))
 
 
 @pytest.mark.parametrize("name", ["fp8 blocks", "compressed tensors", "compressed channels"])
 @torch.no_grad()
 def test_expert_parallel_ranks_add_up(name: str) -> None:
-    weights, x = weights_of(name), random(6, HIDDEN, seed=8)
-    found, bound = zeros(6, HIDDEN), zeros(6, HIDDEN)
-    for rank in range(2):
-        with sglang_engine.rank(ep=(rank, 2)):
-            layer = layer_of(quantisation(name))
-            load_experts(layer, weights.checkpoint)
-            y, ids, routing = routed(layer, x, seed=4)
-        found += y.double()
-        mine = torch.where(ids // (EXPERTS // 2) == rank, ids, -1)
-        bound += moe_bounds.layer(weights.experts(), x.double(), mine, routing, 0)[1]
-    moe_bounds.assert_within(found, moe_bounds.layer(weights.experts(), x.double(), ids, routing, 0)[0], bound)
+    ranks_add_up(name, "ep", lambda rank, ids: ((), torch.where(ids // (EXPERTS // 2) == rank, ids, -1)))
 
 
 @pytest.mark.parametrize("name", ["fp8 blocks", "fp8 static", "compressed channels"])
 @torch.no_grad()
 def test_weights_are_updated_in_place(name: str) -> None:
-    first, second, layer = weights_of(name), weights_of(name, seed=90), layer_of(quantisation(name))
+    first, second, layer = weights_of(name), weights_of(name, seed=90), layer_of(quantization(name))
     load_experts(layer, first.checkpoint)
     x = random(4, HIDDEN, seed=4)
     before, pointer = routed(layer, x, seed=1)[0], layer.quant_method.layer.packed.data_ptr()
@@ -205,7 +202,7 @@ def test_dummy_weights(name: str) -> None:
     """--load-format dummy."""
     from sglang.srt.model_loader.weight_utils import initialize_dummy_weights
 
-    layer = layer_of(quantisation(name))
+    layer = layer_of(quantization(name))
     initialize_dummy_weights(layer)
     layer.quant_method.process_weights_after_loading(layer)
     x = random(3, HIDDEN, seed=3)
@@ -228,9 +225,9 @@ def test_a_models_checkpoint() -> None:
     config = Qwen3MoeConfig(hidden_size=hidden, moe_intermediate_size=128, intermediate_size=256, num_experts=4, num_experts_per_tok=2,
                             num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=2, head_dim=128, vocab_size=64,
                             norm_topk_prob=True, decoder_sparse_step=1)
-    quantised = quantisation("fp8 blocks", modules_to_not_convert=["lm_head", "model.layers.0.mlp.gate"])
+    quantized = quantization("fp8 blocks", modules_to_not_convert=["lm_head", "model.layers.0.mlp.gate"])
     with sglang_engine.rank():
-        model = Qwen3MoeForCausalLM(config, quant_config=quantised)
+        model = Qwen3MoeForCausalLM(config, quant_config=quantized)
     block = model.model.layers[0]
     assert isinstance(block.self_attn.qkv_proj.quant_method, Fp8LinearMethod)
     prefix, checkpoint = "model.layers.0.mlp.", {}
@@ -241,7 +238,7 @@ def test_a_models_checkpoint() -> None:
             scales = (random(1, -(-shape[0] // 128), -(-shape[1] // 128), seed=100 + 10 * expert + i).float().abs() + 0.5) / 16
             name = f"{prefix}experts.{expert}.{projection}.weight"
             checkpoint |= {name: codes[0], f"{name}_scale_inv": scales[0]}
-            values.setdefault(projection, []).append(dequantised(codes, scales, "block")[0])
+            values.setdefault(projection, []).append(dequantized(codes, scales, "block")[0])
     router = random(4, hidden, seed=7, scale=0.15)
     model.load_weights((checkpoint | {f"{prefix}gate.weight": router}).items())
     experts = block.mlp.experts
@@ -264,7 +261,7 @@ def test_a_models_checkpoint() -> None:
 
 @pytest.mark.parametrize("name", ["fp8 blocks", "modelopt", "compressed channels"])
 def test_layers_that_the_checkpoint_leaves_in_bf16(name: str) -> None:
-    config = quantisation(name)
+    config = quantization(name)
     prefix = "model.layers.0.mlp.experts"
     for ignored in ("ignored_layers", "exclude_modules"):
         if hasattr(config, ignored):
@@ -285,7 +282,7 @@ def test_layers_that_the_checkpoint_leaves_in_bf16(name: str) -> None:
 ])
 def test_other_formats_are_refused(name: str, more: dict, reason: str) -> None:
     with pytest.raises(RuntimeError, match=f"sluice: model.layers.0.mlp.experts: {reason}"):
-        layer_of(quantisation(name, **more))
+        layer_of(quantization(name, **more))
 
 
 def test_int4_is_refused_by_its_scheme() -> None:
@@ -294,14 +291,14 @@ def test_int4_is_refused_by_its_scheme() -> None:
     weights = {"num_bits": 4, "type": "int", "symmetric": True, "strategy": "group", "group_size": 128, "dynamic": False}
     group = {"targets": ["Linear"], "weights": weights, "input_activations": None}
     config = CompressedTensorsConfig.from_config({"format": "pack-quantized", "config_groups": {"group_0": group}, "ignore": []})
-    with pytest.raises(RuntimeError, match=r"wanted compressed-tensors experts in FP8 \(W8A8\) or unquantised, found CompressedTensorsWNA16"):
+    with pytest.raises(RuntimeError, match=r"wanted compressed-tensors experts in FP8 \(W8A8\) or unquantized, found CompressedTensorsWNA16"):
         layer_of(config)
 
 
-def test_quantising_while_loading_is_refused() -> None:
+def test_quantizing_while_loading_is_refused() -> None:
     from sglang.srt.layers.quantization.fp8 import Fp8Config
 
-    with pytest.raises(RuntimeError, match="experts: wanted a checkpoint in FP8, found a checkpoint to quantise while loading"):
+    with pytest.raises(RuntimeError, match="experts: wanted a checkpoint in FP8, found a checkpoint to quantize while loading"):
         layer_of(Fp8Config(is_checkpoint_fp8_serialized=False, activation_scheme="dynamic"))
 
 
@@ -309,13 +306,13 @@ def test_slices_of_parts_of_blocks_are_refused_with_every_reason() -> None:
     with pytest.raises(RuntimeError, match="experts: wanted an intermediate size per rank that is a multiple of 128, found 64, because scales belong "
                                            "to whole blocks: use fewer tensor parallel ranks; wanted bfloat16"):
         with sglang_engine.rank(tp=(1, 4)):
-            layer_of(quantisation("fp8 blocks"), params_dtype=torch.float16)
+            layer_of(quantization("fp8 blocks"), params_dtype=torch.float16)
 
 
 @pytest.mark.parametrize("dtype", [torch.float8_e5m2, torch.bfloat16])
 @torch.no_grad()
 def test_weights_of_another_type_are_refused(dtype: torch.dtype) -> None:
-    weights, layer = weights_of("fp8 blocks"), layer_of(quantisation("fp8 blocks"))
+    weights, layer = weights_of("fp8 blocks"), layer_of(quantization("fp8 blocks"))
     broken = weights.checkpoint | {"gate_proj.weight": weights.checkpoint["gate_proj.weight"].float().to(dtype)}
     with pytest.raises(RuntimeError, match=f"experts: wanted weights in torch.float8_e4m3fn, found {dtype}"):
         load_experts(layer, broken)
@@ -324,7 +321,7 @@ def test_weights_of_another_type_are_refused(dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("wrong", [0.0, float("nan")])
 @torch.no_grad()
 def test_scales_that_are_no_scales_are_refused(wrong: float) -> None:
-    weights, layer = weights_of("fp8 blocks"), layer_of(quantisation("fp8 blocks"))
+    weights, layer = weights_of("fp8 blocks"), layer_of(quantization("fp8 blocks"))
     weights.checkpoint["down_proj.weight_scale_inv"][2, 1, 1] = wrong
     with pytest.raises(RuntimeError, match="model.layers.0.mlp.experts: .*experts.down_scale: expert 2, row 128"):
         load_experts(layer, weights.checkpoint)

@@ -151,8 +151,8 @@ def test_it_compiles(lines: list[str]) -> None:
         assert torch.equal(compiled(x)[0], made.gate(x)[0])
 
 
-@pytest.mark.parametrize("quantised, taken", [(None, True), ("fp8", False)])
-def test_an_automatic_choice_leaves_quantised_models_alone(monkeypatch: pytest.MonkeyPatch, lines: list[str], quantised: str | None,
+@pytest.mark.parametrize("quantized, taken", [(None, True), ("fp8", False)])
+def test_an_automatic_choice_leaves_quantized_models_alone(monkeypatch: pytest.MonkeyPatch, lines: list[str], quantized: str | None,
                                                            taken: bool) -> None:
     from sluice_moe.sglang import gates
 
@@ -160,7 +160,7 @@ def test_an_automatic_choice_leaves_quantised_models_alone(monkeypatch: pytest.M
     monkeypatch.setenv("SLUICE_SGLANG_AUTO", "1")
     made = torch.nn.Module()
     made.gate, made.experts = linear(), experts()
-    made.experts.quant_config = quantised
+    made.experts.quant_config = quantized
     gates.take_over(made)
     assert gates.runs(made.gate) == taken and len(lines) == taken
 

@@ -71,13 +71,13 @@ def test_gates_alone_leave_experts_as_they_are(which: str, request: pytest.Fixtu
 
 
 @pytest.mark.parametrize("which", ["newest", "older"])
-def test_unquantised_experts_run_on_sluice_by_themselves(which: str, request: pytest.FixtureRequest) -> None:
+def test_unquantized_experts_run_on_sluice_by_themselves(which: str, request: pytest.FixtureRequest) -> None:
     cases = request.getfixturevalue(which)
     assert cases["automatic"]["method"] == "SluiceExperts"
-    assert cases["automatic"]["logged"] == ["INFO sluice: SLUICE_SGLANG_AUTO=1: unquantised experts run on Sluice"]
+    assert cases["automatic"]["logged"] == ["INFO sluice: SLUICE_SGLANG_AUTO=1: unquantized experts run on Sluice"]
     refused = cases["automatic_refused"]
     assert refused["method"] == "UnquantizedFusedMoEMethod" and len(refused["logged"]) == 1
-    assert refused["logged"][0].startswith("INFO sluice: SLUICE_SGLANG_AUTO=1: unquantised experts run on SGLang: SLUICE_DECODE_KERNEL=nonsense: ")
+    assert refused["logged"][0].startswith("INFO sluice: SLUICE_SGLANG_AUTO=1: unquantized experts run on SGLang: SLUICE_DECODE_KERNEL=nonsense: ")
 
 
 def test_a_flag_wins_over_the_variable(newest: dict[str, dict]) -> None:

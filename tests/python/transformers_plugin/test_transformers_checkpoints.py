@@ -17,7 +17,7 @@ import checkpoint_variants as variants  # noqa: E402
 
 ASKED, MOST_TOKENS = 8, 64
 TENSORS = variants.read_tensors()
-BF16 = variants.dequantised(TENSORS)
+BF16 = variants.dequantized(TENSORS)
 MERGED = lambda name: "self_attn" in name and name.endswith("proj.weight")
 
 

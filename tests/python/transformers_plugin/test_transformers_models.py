@@ -68,7 +68,7 @@ def test_logits_in_f32_are_within_the_noise_of_its_sums():
     logits_within(model, 2.0**-16, 16, 16, PROMPTS[:-1])
 
 
-def test_dequantised_experts_are_within_the_same_noise():
+def test_dequantized_experts_are_within_the_same_noise():
     model = load(quantization_config=Mxfp4Config(dequantize=True))
     assert type(model.model.layers[0].mlp.experts).__name__ == "GptOssExperts"
     logits_within(model, 1, 4, 2, ties=TIES)
@@ -145,7 +145,7 @@ def test_a_scale_that_is_no_number_is_refused(tmp_path):
         load(tmp_path)
 
 
-def test_quantising_while_loading_is_refused(tmp_path):
+def test_quantizing_while_loading_is_refused(tmp_path):
     load(quantization_config=Mxfp4Config(dequantize=True)).save_pretrained(tmp_path)
     with pytest.raises(sluice_moe.Unsupported, match="wanted a checkpoint with MXFP4 experts"):
         load(tmp_path, quantization_config=Mxfp4Config())

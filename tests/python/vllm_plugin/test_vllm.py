@@ -115,14 +115,14 @@ def qwen3_in_vllm(tmp_path_factory):
 
 @pytest.mark.parametrize("chosen", ["flag", "gates", "auto"])
 def test_bf16_models_say_what_vllms_own_layers_say(tmp_path, qwen3_in_vllm, chosen):
-    """Experts and gates by the flag, gates alone, and experts and gates of an unquantised model by itself."""
+    """Experts and gates by the flag, gates alone, and experts and gates of an unquantized model by itself."""
     engine, theirs = qwen3_in_vllm
     flag, switch = ({"quantization": "sluice"}, {}) if chosen == "flag" else ({}, {f"SLUICE_VLLM_{chosen.upper()}": "1"})
     ours, log = run(tmp_path, engine | flag, [tokens_of(8)], switch)
     lines = sluice_lines(log)
     assert any("gate GateLinear (8, 256) bf16: torch.ops.sluice.router_gemm" in line for line in lines)
     assert any("experts bf16 hidden=256 intermediate=128 experts=8 top_k=2" in line for line in lines) == (chosen != "gates")
-    assert any("is not quantised, so its experts and gates run on Sluice" in line for line in lines) == (chosen == "auto")
+    assert any("is not quantized, so its experts and gates run on Sluice" in line for line in lines) == (chosen == "auto")
     agree(theirs[0], ours[0])
 
 

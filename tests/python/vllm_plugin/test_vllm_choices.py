@@ -1,4 +1,4 @@
-"""What runs on Sluice in vLLM, and who chose it: gates alone, unquantised models by themselves, kernels by phase; and what is refused."""
+"""What runs on Sluice in vLLM, and who chose it: gates alone, unquantized models by themselves, kernels by phase; and what is refused."""
 import copy
 import dataclasses
 import json
@@ -29,7 +29,7 @@ def lines(monkeypatch) -> list[str]:
 
 
 def gate_of(config, **more):
-    """A gate as a model builds it, in an engine with this quantisation."""
+    """A gate as a model builds it, in an engine with this quantization."""
     from vllm.config import set_current_vllm_config
     from vllm.model_executor.layers.fused_moe.router.gate_linear import GateLinear
 
@@ -50,8 +50,8 @@ def fp8(vllm_config):  # noqa: F811
 @pytest.mark.parametrize("w, y", [(torch.bfloat16, torch.float32), (torch.bfloat16, None), (torch.float32, torch.float32)])
 @pytest.mark.parametrize("bias", [False, True])
 @torch.no_grad()
-def test_gates_alone_of_a_quantised_model(fp8, monkeypatch, lines, w, y, bias):
-    """DeepSeek V3's, Qwen3's and MiniMax's kinds of gates. The engine's quantisation stays."""
+def test_gates_alone_of_a_quantized_model(fp8, monkeypatch, lines, w, y, bias):
+    """DeepSeek V3's, Qwen3's and MiniMax's kinds of gates. The engine's quantization stays."""
     from sluice_moe.vllm.gate import install_for_every_model
 
     monkeypatch.setenv(compat.GATES, "1")
@@ -71,7 +71,7 @@ def test_gates_alone_of_a_quantised_model(fp8, monkeypatch, lines, w, y, bias):
     assert len(lines) == 1 and f"gate GateLinear ({EXPERTS}, {HIDDEN})" in lines[0] and "torch.ops.sluice.router_gemm" in lines[0]
 
 
-def test_experts_of_a_quantised_model_stay_with_vllm(fp8, monkeypatch, lines):
+def test_experts_of_a_quantized_model_stay_with_vllm(fp8, monkeypatch, lines):
     from sluice_moe.vllm.gate import install_for_every_model
     from vllm.config import set_current_vllm_config
     from vllm.model_executor.layers.fused_moe import FusedMoEFactory
@@ -112,7 +112,7 @@ def test_a_gate_that_vllm_runs_says_why(fp8, monkeypatch, lines):
     assert len(lines) == 1 and lines[0].endswith("runs on vLLM: wanted weights in bf16 or f32, found torch.float16")
 
 
-# ---- Unquantised models by themselves ----
+# ---- Unquantized models by themselves ----
 
 
 @pytest.fixture
@@ -142,13 +142,13 @@ QWEN3 = {"architecture": "Qwen3MoeForCausalLM", "kind": "qwen3_moe", "num_expert
          "head_dim": 32}
 
 
-def test_an_unquantised_model_gets_sluice(tmp_path, chosen_by_itself, lines):
+def test_an_unquantized_model_gets_sluice(tmp_path, chosen_by_itself, lines):
     from sluice_moe.vllm.config import SluiceConfig
     from vllm.model_executor.layers.quantization import get_quantization_config
 
     made = model_config(small_model(tmp_path, **QWEN3))
     assert made.quantization == "sluice_auto" and issubclass(get_quantization_config("sluice_auto"), SluiceConfig)
-    assert len(lines) == 1 and lines[0].endswith(f"SLUICE_VLLM_AUTO=1: {tmp_path} is not quantised, so its experts and gates run on Sluice")
+    assert len(lines) == 1 and lines[0].endswith(f"SLUICE_VLLM_AUTO=1: {tmp_path} is not quantized, so its experts and gates run on Sluice")
 
 
 def test_other_models_stay_as_they_are(tmp_path, chosen_by_itself, lines):

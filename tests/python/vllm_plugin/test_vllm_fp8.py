@@ -265,7 +265,7 @@ def test_deepseek_v4_1_is_refused():
      ["found type int of 4 bits", "found group", "wanted static symmetric weights, found dynamic=False symmetric=False"]),
     (of_compressed("block", block_structure=[64, 128]), ["wanted block_structure [128, 128], found [64, 128]"]),
     (of_compressed("channel", activations={"type": "int", "strategy": "token", "dynamic": True}),
-     ["wanted activations in FP8 or unquantised, found type int"])])
+     ["wanted activations in FP8 or unquantized, found type int"])])
 def test_schemes_that_are_refused(vllm_config, given, reasons):  # noqa: F811
     with pytest.raises(ValueError, match="^--quantization sluice: scheme: ") as why:
         experts_layer(config.SluiceConfig.from_config(given), "scheme", **SIZES, activation="swiglustep")
