@@ -96,7 +96,8 @@ ExpertMlp::Problem mlp_of(const ExpertGemm::Problem& up, const ExpertGemm::Probl
           .up_bias = up.bias,
           .down_bias = down.bias,
           .weight_on_input = up.weighted,
-          .x_unaligned = up.x_unaligned};
+          .x_unaligned = up.x_unaligned,
+          .fp8_x = up.fp8_x};
 }
 
 // Adds RouterGemm and RouteTopk, after the stages that compute their input x.

@@ -293,7 +293,9 @@ Result<std::unique_ptr<LoadedModel>> LoadedModel::load(Device& device, const std
   auto parts = std::make_unique<Parts>();
   parts->config = std::move(config).value();
   DecoderConfig& decoder = parts->config.decoder;
-  decoder = decoder.with_layouts_of(device.info()).with_activations(options.x);
+  decoder = decoder.with_layouts_of(device.info())
+                .with_activations(options.x)
+                .with_fp8_activations(options.fp8_activations);
   if (options.experts)
     for (LayerConfig& layer : decoder.layers)
       if (!layer.mlp.dense) layer.mlp.layout = layout_for(options.experts->info().backend);

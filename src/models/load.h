@@ -29,7 +29,8 @@ enum class LoadFormat : uint8_t {
 };
 
 struct LoadOptions {
-  DType x = DType::kBF16;  // activations and caches: kBF16 or kF32
+  DType x = DType::kBF16;        // activations and caches: kBF16 or kF32
+  bool fp8_activations = false;  // MoeConfig::fp8_activations of all layers
   std::function<void(const LoadProgress&)> progress = {};
   // The device of the MoE layers; null: the model's device. Must outlive the model.
   Device* experts = nullptr;

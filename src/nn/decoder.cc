@@ -96,6 +96,13 @@ DecoderConfig DecoderConfig::with_caches(CacheType cache) const {
   return out;
 }
 
+DecoderConfig DecoderConfig::with_fp8_activations(bool fp8) const {
+  DecoderConfig out = *this;
+  for (LayerConfig& layer : out.layers)
+    if (!layer.mlp.dense) layer.mlp.fp8_activations = fp8;
+  return out;
+}
+
 std::vector<int32_t> DecoderConfig::moe_layers() const {
   std::vector<int32_t> out;
   for (size_t i = 0; i < layers.size(); ++i)

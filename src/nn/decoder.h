@@ -43,6 +43,8 @@ struct DecoderConfig {
   DecoderConfig with_activations(DType x) const;
   // Returns this config with all caches of the given type.
   DecoderConfig with_caches(CacheType cache) const;
+  // The same with MoeConfig::fp8_activations in every MoE layer.
+  DecoderConfig with_fp8_activations(bool fp8) const;
   // The MoE layers, ascending; at least one. All have the same number of experts and the same top_k.
   std::vector<int32_t> moe_layers() const;
   // The config of the first MoE layer.

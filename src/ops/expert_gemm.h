@@ -18,6 +18,9 @@ namespace sluice {
 //
 // Rows of y that belong to no expert are not written.
 //
+// With fp8_x a kernel may round rows of x to FP8: it multiplies q[r, h] * s[r] in place of x[r, h], where
+//   s[r] = max(max_h |x[r, h]|, 1e-10) / 448   and   q[r, h] = e4m3(x[r, h] / s[r]), to nearest even.
+//
 // Shapes     features = columns of y, width = columns of x; the weights have `features` rows, or twice as many if
 //            the activation is gated. w in layout row_major: bf16, e2m1 or e4m3 [experts, rows, width], the latter two
 //            with w_scale u8[experts, rows, bytes of a row's scales] (ops/weight_format.h); in panels16 and fragments:
@@ -33,7 +36,7 @@ namespace sluice {
 //            (field b), y bf16 or f32. Sums in f32, the activation in f32, one rounding to y.
 // Weights    decode exactly for every code and scale. A NaN code or scale makes its weights NaN. In layout fragments, a negative nv
 //            scale and a blocks scale of a magnitude outside 2^-60 to 2^60 also make their weights NaN.
-// NaN        as the formula says; clamps and relu return NaN for NaN.
+// NaN        as the formula says; clamps and relu return NaN for NaN. With fp8_x, a row of x that has an infinity may give anything.
 // Bytes      each active expert's weights once, x and y once. expected_rows() affects only the cost.
 // Settled    row_begin, row_count, order and weights were written before the previous launch, not by it:
 //            a dependent launch may read them, and load weights, before the previous launch has ended.
@@ -47,6 +50,9 @@ namespace sluice {
 //            (ops/activation.h), plus half an ulp of y. If the sum of |x||w|, or of |x||code| before scales (where nv may multiply codes by up
 //            to 448, and mx in fragments by up to 128; for blocks, the sum of |x||w| divided by the row's smallest scale), exceeds the largest
 //            f32, the result may overflow too; a single weight never overflows.
+//            With fp8_x, z's bound grows by |in| times three terms, because tensor cores keep about 14 bits of a sum of FP8 products:
+//            sum |x - q s||w|; 2^-12 sum over each 32 columns of (the sum up to there, |sum x w|, plus the columns' own sum |x||w|);
+//            and |x||w| for each weight with |w| <= 2^-26 s_row.
 // Source     openai/gpt-oss MLPBlock.forward, swiglu; DeepSeek-V4 Expert.forward; NVIDIA Nemotron-3 (relu2).
 struct ExpertGemm {
   static constexpr std::string_view kName = "expert_gemm";
@@ -62,6 +68,7 @@ struct ExpertGemm {
     Activation act = Activation::kIdentity;
     double alpha = 1, beta = 0, limit = 0;
     bool bias = false, per_expert = false, weighted = false, settled = false, x_unaligned = false;
+    bool fp8_x = false;
     bool operator==(const Problem&) const = default;
     template <class V, class P>
     static void fields(V& v, P& p) {
@@ -91,6 +98,7 @@ struct ExpertGemm {
       v("weighted", p.weighted, "multiplies each row by its router weight");
       v("settled", p.settled, "the groups were written before the previous launch");
       v("x_unaligned", p.x_unaligned, "rows of x may begin anywhere, not only at multiples of 16 bytes");
+      v("fp8_x", p.fp8_x, "kernels may round each row of x to FP8 (e4m3), with a scale of its own");
     }
   };
   struct Args {

@@ -145,10 +145,50 @@ double flushed_by_term(Bounded x, double w, double largest_scale) {
   return (lost ? reach : x_lost) * std::abs(w) + 2 * kFlush * std::max(1.0, largest_scale);
 }
 
+// The row of x that fp8_x permits in place of `x`: the bounds grow by the error of rounding each value to e4m3. A value that is
+// itself known only within a bound may round to either side, so it gets the largest error of its binade.
+std::vector<Bounded> rounded_to_fp8(const std::vector<Bounded>& x) {
+  double largest = 1e-10;
+  for (const Bounded& v : x)
+    if (const double reach = std::abs(v.value) + v.bound; !(reach <= largest)) largest = reach;
+  const double scale = largest / kE4M3Max;
+  std::vector<Bounded> out = x;
+  for (Bounded& v : out) {
+    if (std::isnan(v.value)) continue;
+    if (!std::isfinite(scale)) {
+      v.bound = kInfinity;
+      continue;
+    }
+    const double rounded = to_float(to_e4m3(static_cast<float>(v.value / scale))) * scale;
+    const double reach = std::abs(v.value) + v.bound,
+                 slack = 0x1p-21 * reach;     // of the f32 scale and product
+    constexpr double kHalfOfLeast = 0x1p-10;  // half of e4m3's smallest step
+    v.bound +=
+        slack + (v.bound == 0 ? std::abs(v.value - rounded) : std::max(reach / 16, kHalfOfLeast * scale));
+  }
+  return out;
+}
+
+// What the tensor cores' short sums may lose of a sum of FP8 products, without `in` (Exactness of ops/expert_gemm.h).
+double lost_by_fp8_sums(const std::vector<Bounded>& x, const WeightRow& row) {
+  constexpr double kOfSum = 0x1p-12, kLeastWeight = 0x1p-26;
+  constexpr size_t kColumns = 32;
+  double sum = 0, lost = 0, own = 0;
+  for (size_t k = 0; k < row.w.size(); ++k) {
+    const double reach = (std::abs(x[k].value) + x[k].bound) * std::abs(row.w[k]);
+    if (!std::isfinite(reach)) continue;
+    sum += x[k].value * row.w[k], own += reach;
+    if (std::abs(row.w[k]) <= kLeastWeight * row.largest_scale) lost += reach;
+    if (k % kColumns + 1 < kColumns && k + 1 < row.w.size()) continue;
+    lost += kOfSum * (std::abs(sum) + own), own = 0;
+  }
+  return lost;
+}
+
 // z of ops/expert_gemm.h, with its bound. If the formula in f32 may exceed the largest float, before or after
 // applying the scales, the bound is infinite.
-Bounded pre_activation(const ExpertGemm::Problem& p, const Bounded* x, const WeightRow& row, double in,
-                       double bias) {
+Bounded pre_activation(const ExpertGemm::Problem& p, const std::vector<Bounded>& x, const WeightRow& row,
+                       double in, double bias) {
   double sum = 0, magnitude = 0, unscaled = 0, flushed = 0, brought = 0;
   for (size_t k = 0; k < row.w.size(); ++k) {
     const double term = x[k].value * row.w[k];
@@ -169,6 +209,7 @@ Bounded pre_activation(const ExpertGemm::Problem& p, const Bounded* x, const Wei
   const double scaled = std::max(1.0, std::abs(in)) * std::max(magnitude, unscaled);
   Bounded z{in * sum + bias, (terms + 5) * kF32Eps * (std::abs(in) * magnitude + std::abs(bias)) +
                                  (std::abs(in) + 1) * flushed + std::abs(in) * brought};
+  if (p.fp8_x) z.bound += std::abs(in) * lost_by_fp8_sums(x, row);
   if (!(scaled + std::abs(bias) <= kLargestF32)) z.bound = kInfinity;
   return z;
 }
@@ -205,6 +246,7 @@ Expectations reference_given_x(const ExpertGemm::Problem& p, const ExpertGemm::A
       const int64_t row = p.slots > 0 ? a.order.as<const int32_t>()[r] / p.slots : r;
       std::vector<Bounded>& values = x.emplace_back();
       for (int64_t k = 0; k < p.width; ++k) values.push_back(x_at(row, k));
+      if (p.fp8_x) values = rounded_to_fp8(values);
     }
     const ActivationParams params = params_of(p, a, e);
     loop(p.features, [&](int64_t i) {
@@ -216,7 +258,7 @@ Expectations reference_given_x(const ExpertGemm::Problem& p, const ExpertGemm::A
       const WeightRow up = is_gated(p.act) ? decode(p, a, e, i, true) : WeightRow{};
       for (int64_t r = begin; r < begin + count; ++r) {
         const double in = p.weighted ? a.weights.as<const float>()[a.order.as<const int32_t>()[r]] : 1.0;
-        const Bounded* row = x[static_cast<size_t>(r - begin)].data();
+        const std::vector<Bounded>& row = x[static_cast<size_t>(r - begin)];
         const Bounded g = pre_activation(p, row, gate, in, bias(false));
         const Bounded u = is_gated(p.act) ? pre_activation(p, row, up, in, bias(true)) : Bounded{};
         const Bounded out = activate(p.act, params, g, u);

@@ -45,7 +45,7 @@ struct ExpertMlp {
     Activation act = Activation::kSwiGlu;
     double alpha = 1, beta = 0, limit = 0;
     bool up_bias = false, down_bias = false, weight_on_input = false, shared = false, residual = false;
-    bool x_unaligned = false;
+    bool x_unaligned = false, fp8_x = false;
     double scale = 1;
     bool operator==(const Problem&) const = default;
     template <class V, class P>
@@ -75,6 +75,7 @@ struct ExpertMlp {
       v("shared", p.shared, "adds the shared expert's output");
       v("residual", p.residual, "adds the residual stream");
       v("x_unaligned", p.x_unaligned, "rows of x may begin anywhere, not only at multiples of 16 bytes");
+      v("fp8_x", p.fp8_x, "kernels may round rows of x and h to FP8 (ops/expert_gemm.h)");
       v("scale", p.scale, "routed scaling factor");
     }
   };
@@ -110,7 +111,8 @@ struct ExpertMlp {
             .limit = p.limit,
             .bias = p.up_bias,
             .weighted = p.weight_on_input,
-            .x_unaligned = p.x_unaligned};
+            .x_unaligned = p.x_unaligned,
+            .fp8_x = p.fp8_x};
   }
   static ExpertGemm::Problem down(const Problem& p) {
     return {.rows = rows(p),
@@ -125,7 +127,8 @@ struct ExpertMlp {
             .scales = p.scales,
             .layout = p.layout,
             .bias = p.down_bias,
-            .settled = true};  // `up` runs between GroupRows and `down`
+            .settled = true,  // `up` runs between GroupRows and `down`
+            .fp8_x = p.fp8_x};
   }
   static Combine::Problem combine(const Problem& p) {
     return {.tokens = p.tokens,

@@ -31,6 +31,7 @@ class ExpertFill {
   void all() {
     rows();
     inputs();
+    if (p_.fp8_x && fill_ == Fill::kSkewed) put_x_on_grid();
     fill_floats(a_.bias, Fill::kNormal, random_, 2);
     fill_floats(a_.weights, Fill::kNormal, random_);
     if (a_.act_params.present()) {
@@ -93,6 +94,24 @@ class ExpertFill {
     // Scales hold the NaN here. NaN throughout x would hide them, so only one element of x is NaN.
     fill_floats(a_.x, Fill::kNormal, random_, size);
     set_first_nan();
+  }
+
+  // Makes rounding to FP8 exact, so that the error bound is that of the products alone: every row of x becomes multiples of its scale,
+  // a power of two, and has an element of 448 times the scale.
+  void put_x_on_grid() {
+    const int64_t rows = a_.x.shape[0];
+    for (int64_t r = 0; r < rows; ++r) {
+      double largest = 0x1p-60;
+      for (int64_t c = 0; c < p_.width; ++c) largest = std::max(largest, std::abs(load2(a_.x, r, c)));
+      const double scale = std::exp2(std::ceil(std::log2(largest / kE4M3Max)));
+      Tensor row = a_.x;
+      row.data = row.as<std::byte>() + r * bytes_of(row.dtype, row.stride[0]);
+      row.shape = {1, p_.width};
+      set_each(row, [&](int64_t, int64_t c) {
+        if (c == r % p_.width) return (r % 2 ? -1 : 1) * kE4M3Max * scale;
+        return to_float(to_e4m3(static_cast<float>(load2(row, 0, c) / scale))) * scale;
+      });
+    }
   }
 
   void set_first_nan() {
@@ -428,7 +447,7 @@ struct Suite<ExpertGemm> {
     p.act = static_cast<Activation>(r.integer(0, static_cast<int64_t>(Activation::kGeGluTanh)));
     p.alpha = 0.5 + 2 * r.uniform(), p.beta = r.uniform() - 0.5, p.limit = r.integer(0, 9) * r.uniform();
     p.bias = coin(r), p.weighted = r.integer(0, 3) == 0, p.per_expert = r.integer(0, 3) == 0;
-    p.settled = coin(r), p.x_unaligned = coin(r);
+    p.settled = coin(r), p.x_unaligned = coin(r), p.fp8_x = r.integer(0, 3) == 0;
     return p;
   }
 };

@@ -16,6 +16,7 @@ class ExpertGemmTiles {
     add_mxfp4_tiles(out);
     add_short_sums(out);
     add_bf16_rows_of_tokens(out);
+    add_fp8_x(out);
   }
 
  private:
@@ -172,6 +173,51 @@ class ExpertGemmTiles {
                      .w = kB,
                      .layout = WeightLayout::kFragments},
                     "bf16 tiles, short sums with many rows"});
+  }
+
+  // Rows of x that kernels may round to FP8, for every format whose kernels do. Widths have a last k block that is half of a row of
+  // 128 bytes, a tail inside a k block, or several stages. Rows: of one tile and of several, in every width of wgmma.
+  static void add_fp8_x(Cases* out) {
+    constexpr WeightFormat kFormats[] = {
+        {DType::kE2M1}, {DType::kE4M3, WeightScales::kRows}, {DType::kE4M3, WeightScales::kBlocks}};
+    constexpr Fill kFills[] = {Fill::kNormal, Fill::kSkewed, Fill::kSkewed,   Fill::kSomeNan, Fill::kTiny,
+                               Fill::kHuge,   Fill::kSkewed, Fill::kAllEqual, Fill::kSkewed,  Fill::kEmpty};
+    size_t next = 0;
+    for (const WeightFormat& f : kFormats)
+      for (const int64_t slots : {0, 2})
+        for (const auto& [rows, features, width] : {std::tuple<int64_t, int64_t, int64_t>{30, 72, 64},
+                                                    {70, 200, 320},
+                                                    {100, 33, 192},
+                                                    {118, 300, 2880},
+                                                    {130, 96, 96},
+                                                    {150, 40, 704},
+                                                    {170, 129, 256},
+                                                    {190, 64, 1088},
+                                                    {300, 264, 480},
+                                                    {500, 48, 160}}) {
+          const bool first = slots > 0;
+          out->push_back({{.rows = rows,
+                           .rows_expected = 2000,
+                           .experts = 3,
+                           .features = features,
+                           .width = f.w == DType::kE2M1 ? width : width + 8 * (rows % 3),
+                           .tokens = first ? rows / slots : 0,
+                           .slots = slots,
+                           .w = f.w,
+                           .y = rows == 170 ? kF : kB,
+                           .scales = f.scales,
+                           .layout = WeightLayout::kFragments,
+                           .act = first ? Activation::kSwiGluClamped : Activation::kIdentity,
+                           .alpha = 1.702,
+                           .beta = 1,
+                           .limit = 7,
+                           .bias = rows != 300,
+                           .weighted = first && rows == 500,
+                           .fp8_x = true},
+                          "rows of x that may be rounded to FP8",
+                          kFills[next++ % std::size(kFills)],
+                          rows == 150 ? Spread::kStridedRows : Spread::kContiguous});
+        }
   }
 };
 

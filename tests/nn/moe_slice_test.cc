@@ -11,7 +11,7 @@
 namespace sluice::test {
 namespace {
 
-constexpr int64_t kTokens = 4;
+constexpr int64_t kSliceTokens = 4;
 
 TEST(MoeSlice, WidthsAreWholeBlocksWithAnUnevenTail) {
   const auto widths = [](int64_t width, int64_t ranks) {
@@ -123,9 +123,9 @@ void expect_ranks_add_up(MoeNaming naming, int64_t intermediate,
   const RandomMoe moe(config, 9);
   const Written file(moe.tensors(naming, 0));
   Random random(4);
-  std::vector<float> x_values(static_cast<size_t>(kTokens * config.hidden));
+  std::vector<float> x_values(static_cast<size_t>(kSliceTokens * config.hidden));
   for (float& v : x_values) v = static_cast<float>(random.normal());
-  const Tensor x = make_tensor(x_values.data(), DType::kF32, {kTokens, config.hidden});
+  const Tensor x = make_tensor(x_values.data(), DType::kF32, {kSliceTokens, config.hidden});
   const std::vector<Reach> reach = reach_of(moe, x);
   const std::vector<float> whole =
       forward(*device, *file.checkpoint, config, {.naming = naming, .threads = 2}, x);

@@ -1,4 +1,4 @@
-// Resolves the kernel names of MoeBackend.
+// Resolves the kernel names of MoeBackend, and looks for kernels that round to FP8.
 #include <algorithm>
 
 #include "nn/moe/layer.h"
@@ -53,6 +53,23 @@ Result<std::vector<StepPhase>> phases_of(const MoeBackend& backend, const Device
         decode.value() + "' and '" + prefill.value() + "'");
   return std::vector<StepPhase>{{0, backend.decode_tokens, decode.value()},
                                 {backend.decode_tokens + 1, tokens_max, prefill.value()}};
+}
+
+Status check_fp8_activations(const MoeConfig& config, const DeviceInfo& device, const Catalog& catalog) {
+  if (!config.fp8_activations) return {};
+  ExpertGemm::Problem rounded = expert_problems(config).up;
+  rounded.layout = layout_for(device.backend);
+  ExpertGemm::Problem exact = rounded;
+  exact.fp8_x = false;
+  for (const Candidate<ExpertGemm>* c : catalog.table<ExpertGemm>())
+    if (c->backend == device.backend && c->supports(rounded, device).accepted() &&
+        !c->supports(exact, device).accepted())
+      return {};
+  return invalid(
+      "wanted activations in bf16, experts in e2m1 (scales mx) or e4m3 (scales rows or blocks), "
+      "and a GPU with tensor cores for FP8, found activations in " +
+      std::string(text(config.x)) + ", experts in " + text(ExpertGemm::format(rounded)) + " and the device " +
+      device.name);
 }
 
 }  // namespace sluice

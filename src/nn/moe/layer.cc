@@ -24,6 +24,8 @@ struct Moe::Bound {
 Result<Step> plan_moe(const DeviceInfo& device, const Catalog& catalog, const MoeConfig& config,
                       int64_t tokens_max, const Policy& policy, const MoeBackend& backend, Gaps gaps) {
   if (Status status = check_moe(config); !status.ok()) return status;
+  if (const Status status = check_fp8_activations(config, device, catalog); !status.ok())
+    return invalid("fp8_activations: " + status.message);
   auto phases = phases_of(backend, device, catalog, tokens_max, policy);
   if (!phases.ok()) return phases.status();
   for (const StepPhase& phase : phases.value())

@@ -78,6 +78,9 @@ struct MoeConfig {
   // Rows of x, residual, y and normed may begin at any element, not only at multiples of 16 bytes. Slower for
   // many tokens.
   bool x_unaligned = false;
+  // The experts' products may round rows of their inputs to FP8 (fp8_x of ops/expert_gemm.h). Kernels do so only for counts of
+  // tokens at which it is faster.
+  bool fp8_activations = false;
 
   bool operator==(const MoeConfig&) const = default;
   template <class V, class C>
@@ -130,6 +133,7 @@ struct MoeConfig {
     v("norm_y", c.norm_y, "also writes y's RMS norm, for the next layer");
     v("norm_eps", c.norm_eps, "epsilon of these norms");
     v("x_unaligned", c.x_unaligned, "rows of x may begin anywhere, not only at multiples of 16 bytes");
+    v("fp8_activations", c.fp8_activations, "the experts' products may round their inputs to FP8");
   }
 };
 
@@ -224,6 +228,9 @@ struct MoeBackend {
 // differ.
 Result<std::vector<StepPhase>> phases_of(const MoeBackend& backend, const DeviceInfo& device,
                                          const Catalog& catalog, int64_t tokens_max, const Policy& policy);
+
+// kInvalidArgument: config.fp8_activations is set, but no kernel of the device rounds the inputs of these experts' products.
+Status check_fp8_activations(const MoeConfig& config, const DeviceInfo& device, const Catalog& catalog);
 
 // Plans a layer without a device object, for example for a GPU that this machine does not have.
 Result<Step> plan_moe(const DeviceInfo& device, const Catalog& catalog, const MoeConfig& config,

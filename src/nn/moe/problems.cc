@@ -25,7 +25,8 @@ ExpertGemm::Problem up_problem(const MoeConfig& c, int64_t experts, int64_t widt
           .beta = c.beta,
           .limit = c.limit,
           .bias = c.up_bias,
-          .x_unaligned = c.x_unaligned};
+          .x_unaligned = c.x_unaligned,
+          .fp8_x = c.fp8_activations};
 }
 
 // The problem of W2, the product that reads the result of `up`.
@@ -41,7 +42,8 @@ ExpertGemm::Problem down_problem(const MoeConfig& c, const ExpertGemm::Problem& 
           .scales = up.scales,
           .layout = c.layout,
           .bias = c.down_bias,
-          .settled = true};  // `up` runs in between, so the groups are already written
+          .settled = true,  // `up` runs in between, so the groups are already written
+          .fp8_x = c.fp8_activations};
 }
 
 }  // namespace
