@@ -40,6 +40,11 @@ TEST(CudaCards, ExpertKernelsOfTensorCoresWantFragmentsOfTheirType) {
     const WeightFormat own = format_of(c->name);
     const bool bf16 = own.w == DType::kBF16;
     ExpertGemm::Problem p{.w = own.w, .scales = own.scales, .layout = WeightLayout::kFragments};
+    if (c->name.find("_fp8_tile") != std::string_view::npos) {
+      EXPECT_EQ(refusal<ExpertGemm>(c->name, p), "needs fp8_x=1 (rows of x are rounded to FP8); fp8_x=0")
+          << c->name;
+      p.fp8_x = true;
+    }
     EXPECT_EQ(refusal<ExpertGemm>(c->name, p), "") << c->name;
     if (own == WeightFormat{DType::kE2M1, WeightScales::kNv}) {
       p.scales = WeightScales::kMx;
@@ -154,6 +159,44 @@ TEST(CudaCards, EveryTileKernelIsReachedAndEveryConfigurationHasItsName) {
       }
     reached.erase(cuda::TileLaunch::kOrderRows);
     EXPECT_EQ(reached.size(), cuda::tile_kernels(f).size()) << text(f);
+  }
+}
+
+// With an x in FP8: as above, and the first launch rounds the rows, in y's order exactly if the tiles need that.
+TEST(CudaCards, EveryConfigurationWithFp8RowsRoundsThemFirst) {
+  for (const WeightFormat& f : kFormats) {
+    if (!cuda::has_fp8_tiles(f)) continue;
+    std::set<int> reached;
+    for (const int64_t slots : {0, 4})
+      for (const int64_t tokens : {16, 256, 1024, 4096}) {
+        ExpertGemm::Problem p{.rows = 4 * tokens,
+                              .experts = 32,
+                              .w = f.w,
+                              .scales = f.scales,
+                              .layout = WeightLayout::kFragments,
+                              .x_unaligned = true,
+                              .fp8_x = true};
+        if (slots > 0) p.tokens = tokens, p.slots = slots;
+        const ExpertGemm::Problem fp8 = cuda::with_fp8_x(p);
+        std::set<std::string> names;
+        for (const Config& config : cuda::tile_configs(fp8, h200())) {
+          EXPECT_TRUE(names.insert(config.name).second) << config.name << " occurs twice, " << fields_text(p);
+          EXPECT_TRUE(config.refusal.accepted()) << config.name;  // rounded rows are aligned
+          const int first = cuda::TileLaunch::of(config.launches.front()).kernel;
+          EXPECT_LT(first, cuda::TileLaunch::kOrderRows) << config.name;
+          for (size_t i = 1; i < config.launches.size(); ++i) {
+            const int kernel = cuda::TileLaunch::of(config.launches[i]).kernel;
+            ASSERT_GE(kernel, 0) << config.name;
+            reached.insert(kernel);
+            const bool in_order =
+                cuda::tile_kernels(fp8)[static_cast<size_t>(kernel)].x == cuda::XSource::kInOrder;
+            EXPECT_TRUE(slots == 0 || in_order == (first == cuda::TileLaunch::kQuantizeOrdered))
+                << config.name;
+          }
+          EXPECT_EQ(config.workspace_bytes, cuda::fp8_bytes(p, first == cuda::TileLaunch::kQuantizeOrdered));
+        }
+      }
+    EXPECT_EQ(reached.size(), cuda::tile_kernels(f, DType::kE4M3).size()) << text(f);
   }
 }
 

@@ -62,6 +62,45 @@ class PaperDevice final : public Device {
 
 }  // namespace
 
+// Kernels round rows of x to FP8 only where the layer permits it, and only at counts of tokens at which that is faster.
+TEST(MoePlanOnCuda, Fp8ActivationsAreUsedForManyTokens) {
+  PaperDevice device;
+  MoeConfig config = known_moe("gpt-oss-120b").value();
+  config.layout = layout_for(Backend::kCuda);
+  const auto rounds = [](const Moe& moe, int64_t tokens) {
+    int64_t count = 0;
+    for (const auto& [stage, kernel] : moe.kernels(tokens)) count += kernel.find("_fp8_tile") != kernel.npos;
+    return count;
+  };
+  const auto exact = Moe::plan(device, config, 8192);
+  config.fp8_activations = true;
+  const auto rounded = Moe::plan(device, config, 8192);
+  ASSERT_TRUE(exact.ok() && rounded.ok()) << rounded.status().message;
+  for (const int64_t tokens : {1, 8, 64, 256, 4096, 8192})
+    EXPECT_EQ(rounds(*exact.value(), tokens), 0) << tokens;
+  for (const int64_t tokens : {1, 8, 64, 256}) EXPECT_EQ(rounds(*rounded.value(), tokens), 0) << tokens;
+  for (const int64_t tokens : {4096, 8192}) EXPECT_EQ(rounds(*rounded.value(), tokens), 2) << tokens;
+}
+
+TEST(MoePlanOnCuda, Fp8ActivationsNeedAKernelThatRounds) {
+  PaperDevice device;
+  MoeConfig config = known_moe("qwen3-30b-a3b").value();  // bf16
+  config.layout = layout_for(Backend::kCuda);
+  config.fp8_activations = true;
+  Status refused = Moe::plan(device, config, 64).status();
+  EXPECT_EQ(refused.message.find(
+                "fp8_activations: wanted activations in bf16, experts in e2m1 (scales mx) or e4m3"),
+            0u)
+      << refused.message;
+  EXPECT_NE(refused.message.find("experts in bf16"), std::string::npos) << refused.message;
+  config.expert_w = DType::kE4M3, config.expert_scales = WeightScales::kRows;
+  EXPECT_TRUE(Moe::plan(device, config, 64).ok());
+  const auto cpu = cpu::open_device({.threads = 1}).value();
+  config.layout = layout_for(Backend::kCpu);
+  refused = Moe::plan(*cpu, config, 64).status();
+  EXPECT_NE(refused.message.find("and the device cpu"), std::string::npos) << refused.message;
+}
+
 TEST(MoePlanOnCuda, KnownLayersPlanAtEveryCount) {
   PaperDevice device;
   for (const char* model : {"gpt-oss-20b", "gpt-oss-120b", "deepseek-v4-flash", "deepseek-v4-pro",

@@ -3,8 +3,10 @@
 // to tensor core operands. There is one type per format, which the tile and the stream kernels share.
 #pragma once
 #include "backends/cuda/tile/e4m3_fragments.cuh"
+#include "backends/cuda/tile/fp8_operand.cuh"
 #include "backends/cuda/tile/mxfp4.cuh"
 #include "backends/cuda/tile/shared.cuh"
+#include "backends/cuda/tile/wgmma_registers.cuh"
 #include "ops/fragment_layout.h"
 
 namespace sluice::cuda {
@@ -21,6 +23,11 @@ struct CodesOf {
   // Whether sums are rescaled before each k block (to the scale
   // of that block) and multiplied by the last scale at the end.
   static constexpr bool kRescales = kS == WeightScales::kBlocks;
+  // The tensor core instruction: its operands' types, and how many of them a k block takes.
+  static constexpr tile::Operands kOperands = tile::Operands::kBF16;
+  static constexpr int kProducts = 4;
+  // Sums are in units of this times the rows' factors.
+  static constexpr float kUnit = 1;
 
   // Byte offsets within a k block of the codes and scales of thread `lane` in slab `slab` (16 rows).
   static __device__ __forceinline__ uint32_t codes_at(uint32_t slab, uint32_t lane) {
@@ -125,6 +132,47 @@ struct Fp8BlockCodes : CodesOf<DType::kE4M3, WeightScales::kBlocks> {
     template <int kStep>
     __device__ __forceinline__ void decode(uint32_t (&a)[4]) const {
       codes.decode<kStep>(a, tile::value_pair());
+    }
+  };
+};
+
+// The same bytes as operands of FP8 products, with rows of x in e4m3 (fp8_operand.cuh); a product takes 32 values of k.
+
+// A weight is decoded to e5m2 as its code times 2^(scale - top + 13), exact from scale - top = -28 on.
+struct Mxfp4Fp8Codes : Mxfp4Codes {
+  static constexpr tile::Operands kOperands = tile::Operands::kE5M2AndE4M3;
+  static constexpr int kProducts = 2;
+  static constexpr float kUnit = 0x1p-12f;  // row_factor() is for codes times 2^(scale - top + 1)
+  struct Block : Mxfp4Codes::Block {
+    template <int kProduct>
+    __device__ __forceinline__ void decode(uint32_t (&a)[4]) const {
+      // Brings the bf16 results to exponent fields below 32, for e5m2_bytes().
+      const __nv_bfloat162 multiplier =
+          __hmul2(tile::scale_pair<kProduct>(scale), tile::as_pair(0x0D800D80u));
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        uint32_t pairs[4];
+        tile::decode_fragment(
+            pairs, h == 0 ? codes.template word<2 * kProduct>() : codes.template word<2 * kProduct + 1>(),
+            multiplier);
+        a[2 * h] = tile::e5m2_bytes(pairs[0], pairs[2]);
+        a[2 * h + 1] = tile::e5m2_bytes(pairs[1], pairs[3]);
+      }
+    }
+  };
+};
+
+// e4m3 codes are operands as they are.
+template <class Codes>
+struct Fp8Codes : Codes {
+  static constexpr tile::Operands kOperands = tile::Operands::kE4M3;
+  static constexpr int kProducts = 2;
+  struct Block : Codes::Block {
+    template <int kProduct>
+    __device__ __forceinline__ void decode(uint32_t (&a)[4]) const {
+      const uint4& four = this->codes.words[kProduct];
+      tile::e4m3_bytes(reinterpret_cast<uint32_t(&)[2]>(a[0]), four.x, four.y);
+      tile::e4m3_bytes(reinterpret_cast<uint32_t(&)[2]>(a[2]), four.z, four.w);
     }
   };
 };

@@ -17,13 +17,15 @@
 
 namespace sluice::cuda {
 
-// Parameters of ops/expert_gemm.h as a kernel gets them, for weights in the layout `fragments`.
+// Parameters of ops/expert_gemm.h as a kernel gets them, for weights in the layout `fragments`. If x is in FP8, x, x_stride and
+// width describe its rows as bf16, that is in units of two bytes.
 struct ExpertParameters {
   const __nv_bfloat16* x = nullptr;
   const uint8_t *w = nullptr, *w_scale = nullptr;
   const void* bias = nullptr;
   const float *act_params = nullptr, *weights = nullptr;
   const int32_t *row_begin = nullptr, *row_count = nullptr, *order = nullptr;
+  const float* x_scale = nullptr;  // scales of the rows of an x in FP8
   void* y = nullptr;
   int64_t x_stride = 0, y_stride = 0, w_bytes = 0, scale_bytes = 0, top_begin = 0;
   int experts = 0, features = 0, width = 0, slots = 0;

@@ -31,6 +31,8 @@ struct TileKernel {
   PairShares shares = PairShares::kNothing;
 
   constexpr int ctas() const { return shares == PairShares::kNothing ? 1 : 2; }
+  // Consumer warpgroups. decodes: weights are codes, which threads decode.
+  constexpr int groups(bool decodes) const { return decodes && tile_m != 128 ? 3 : tile_m > 64 ? 2 : 1; }
   // Size of a tile: of one CTA, or of both CTAs of a pair.
   constexpr int64_t rows_of_weights() const { return shares == PairShares::kRowsOfX ? 2 * tile_m : tile_m; }
   constexpr int rows_of_x() const { return shares == PairShares::kWeights ? 2 * n_most : n_most; }
@@ -91,11 +93,36 @@ inline constexpr TileKernel kDecodedTiles[] = {
     {192, 112, 16, 160, 2, XSource::kRowBoxes, PairShares::kRowsOfX},
 };
 
-// The kernels for one weight format.
-constexpr std::span<const TileKernel> tile_kernels(WeightFormat f) {
+// An x in FP8: three consumer warpgroups, or two if tile_n is above 160, with one row block each. A stage has an even number of k
+// blocks, because a row of 128 bytes of x has two of them.
+inline constexpr TileKernel kMxfp4Fp8Tiles[] = {
+    {192, 64, 16, 112, 4, XSource::kInOrder},
+    {192, 112, 16, 160, 4, XSource::kInOrder},
+    {128, 160, 32, 256, 2, XSource::kInOrder, PairShares::kRowsOfX},
+};
+inline constexpr TileKernel kE4m3Fp8Tiles[] = {
+    {192, 64, 16, 112, 2, XSource::kThreads},
+    {192, 112, 16, 160, 2, XSource::kInOrder, PairShares::kRowsOfX},
+    {128, 160, 32, 256, 2, XSource::kInOrder, PairShares::kRowsOfX},
+};
+
+// Whether the tile kernels multiply an x in FP8 by weights of this format.
+constexpr bool has_fp8_tiles(WeightFormat f) {
+  return f.is(DType::kE2M1, WeightScales::kMx) || f.is(DType::kE4M3, WeightScales::kRows) ||
+         f.is(DType::kE4M3, WeightScales::kBlocks);
+}
+// The kernels for one weight format. x: kBF16, or kE4M3 for an x that is rounded to FP8.
+constexpr std::span<const TileKernel> tile_kernels(WeightFormat f, DType x = DType::kBF16) {
+  if (x == DType::kE4M3)
+    return f.w == DType::kE2M1 ? std::span<const TileKernel>(kMxfp4Fp8Tiles) : kE4m3Fp8Tiles;
   return !f.scaled()                             ? std::span<const TileKernel>(kBf16Tiles)
          : f.is(DType::kE2M1, WeightScales::kMx) ? std::span<const TileKernel>(kMxfp4Tiles)
                                                  : std::span<const TileKernel>(kDecodedTiles);
+}
+// The problem whose x is rounded to FP8 first, as the configurations and costs of the FP8 kernels see it: x is kE4M3.
+inline ExpertGemm::Problem with_fp8_x(ExpertGemm::Problem p) { return p.x = DType::kE4M3, p; }
+inline std::span<const TileKernel> tile_kernels(const ExpertGemm::Problem& p) {
+  return tile_kernels(ExpertGemm::format(p), p.x);
 }
 
 // The order of experts in a launch's list of tiles.
@@ -106,9 +133,10 @@ enum class ExpertOrder : int32_t {
 };
 
 // One launch of a configuration: a kernel of tile_kernels(), and the experts that it computes: those with rows_least to rows_most
-// rows. If kernel is kOrderRows, the launch copies rows of tokens in y's order to the workspace, for the launches after it.
+// rows. If kernel is kOrderRows, the launch copies rows of tokens in y's order to the workspace, for the launches after it. If it is
+// kQuantizeRows or kQuantizeOrdered, the launch rounds rows of x to FP8 there, as they are or in y's order.
 struct TileLaunch {
-  static constexpr int kOrderRows = -1;
+  static constexpr int kOrderRows = -1, kQuantizeRows = -2, kQuantizeOrdered = -3;
   int kernel = 0;
   int rows_least = 1, rows_most = INT32_MAX;
   ExpertOrder order = ExpertOrder::kGiven;
@@ -166,5 +194,8 @@ std::vector<Config> tile_configs(const ExpertGemm::Problem& problem, const Devic
 
 // Bytes of the workspace for rows of tokens in y's order, bf16[rows, width].
 size_t ordered_bytes(const ExpertGemm::Problem& problem);
+// Bytes of a row of x in FP8, and of the workspace for these rows (in y's order if `orders`) and their f32 scales.
+int64_t fp8_row_bytes(const ExpertGemm::Problem& problem);
+size_t fp8_bytes(const ExpertGemm::Problem& problem, bool orders);
 
 }  // namespace sluice::cuda

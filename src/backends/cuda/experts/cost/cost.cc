@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <initializer_list>
 
 namespace sluice::cuda {
 namespace {
@@ -19,20 +20,21 @@ double larger(double a, double b) {
 }
 
 constexpr double kBlockRows = 64, kFragmentsOfBlock = 4;
-constexpr double kRowBytes = 128;  // per row of x and k block
+// Bytes of a row of x in a k block.
+double row_bytes(const ExpertGemm::Problem& p) { return p.x == DType::kE4M3 ? 64 : 128; }
 
 // Single-CTA kernels that decode may cut the tiles of the last round into tiles for one or two of their three warpgroups.
 bool cuts_last_round(DType w, const TileKernel& k) { return w != DType::kBF16 && k.ctas() == 1; }
 // Bytes that a gather warp copies at once (kGatherRows x kGatherBlocks of tiles.cuh).
 double gather_item_bytes(DType w, const TileKernel& k) {
-  return kRowBytes * (w != DType::kBF16 ? 8 * 5 : k.shares == PairShares::kWeights ? 4 * 8 : 8 * 12);
+  return 128 * (w != DType::kBF16 ? 8 * 5 : k.shares == PairShares::kWeights ? 4 * 8 : 8 * 12);
 }
 constexpr double kGatherWarps = 2;  // per CTA
 
 TileWork work_of(const TileConstants& c, const ExpertGemm::Problem& p, int kernel, double rows) {
   const auto index = static_cast<size_t>(kernel);
   const WeightFormat f = ExpertGemm::format(p);
-  const TileKernel& k = tile_kernels(f)[index];
+  const TileKernel& k = tile_kernels(p)[index];
   const double most = k.rows_of_x(), tiles = std::ceil(std::max(1.0, rows) / most - 1e-9);
   // The mean width of a tile, per CTA. The numbers of steps in an expert's tiles differ by at most one.
   const double columns =
@@ -42,7 +44,7 @@ TileWork work_of(const TileConstants& c, const ExpertGemm::Problem& p, int kerne
   const auto k_blocks = static_cast<double>(shape.k_blocks),
              row_blocks = static_cast<double>(shape.row_blocks);
   // The height of an expert's weights in tiles, counted in warpgroups with work: its last tile may have fewer row blocks.
-  const double groups = f.scaled() ? 3 : 2, blocks = k.tile_m / kBlockRows;
+  const double groups = k.groups(f.scaled()), blocks = k.tile_m / kBlockRows;
   const double of_group = blocks / groups * (k.shares == PairShares::kRowsOfX ? 2 : 1);
   const double group_tiles = std::ceil(row_blocks / of_group) / groups, whole = std::floor(group_tiles),
                rest = group_tiles - whole;
@@ -55,7 +57,7 @@ TileWork work_of(const TileConstants& c, const ExpertGemm::Problem& p, int kerne
   const double fill = weights / c.fill_bytes_per_ns + rows_of_x * (k.x == XSource::kThreads ? 0
                                                                    : k.x == XSource::kRowBoxes
                                                                        ? c.row_box_ns
-                                                                       : kRowBytes / c.fill_bytes_per_ns);
+                                                                       : row_bytes(p) / c.fill_bytes_per_ns);
   const double threads = k.x == XSource::kThreads ? columns * c.thread_row_ns : 0;
   const double us = k_blocks * larger(products, std::max(fill, threads)) / 1e3 + c.end_us +
                     c.end_row_us * columns * blocks + c.short_us / k_blocks;
@@ -103,16 +105,43 @@ double slow_memory(const DeviceInfo& d, double rows_each) {
                  std::max(0.0, kSlow - kSlowRow * (std::max(1.0, rows_each) - 1));
 }
 
-// The constants of the other formats are not fitted: decoding is assumed to be as
-// fast as for MXFP4. Each warpgroup has one row block, as in the wide MXFP4 kernels.
-TileConstants decoded_tile_constants() {
+// Sets the constants of the products. The others are those of MXFP4.
+void set_products(TileConstants* c, double fragment, double column, double products, double end,
+                  std::initializer_list<double> pace) {
+  c->fragment_ns = fragment, c->fragment_column_ns = column, c->column_ns = products, c->end_us = end;
+  std::copy(pace.begin(), pace.end(), c->pace.begin());
+}
+
+// The formats of kDecodedTiles. FP8 is fitted to the configurations that ran beside those of fp8_tile_constants(). For MXFP8 and NVFP4 decoding
+// is assumed to be as fast as for MXFP4. Each warpgroup has one row block, as in the wide MXFP4 kernels.
+TileConstants decoded_tile_constants(WeightFormat f) {
   TileConstants c = kMxfp4TileConstants;
   c.pace.fill(1), c.memory.fill(1);
+  if (f.scales == WeightScales::kBlocks)
+    set_products(&c, 8.002, 0.0909, 0.4038, 0.9521, {1.2, 1.151, 1.017, 0.8855, 1});
+  if (f.scales == WeightScales::kRows)
+    set_products(&c, 16.1, 0.1205, 0.3527, 0.4857, {1.096, 1.114, 1.053, 0.9567, 0.95});
   return c;
 }
 
-bool orders_rows(std::span<const TileLaunch> launches) {
-  return !launches.empty() && launches[0].kernel == TileLaunch::kOrderRows;
+// Of the kernels that multiply in FP8, fitted to each configuration of the layers of docs/lab/cuda-fp8-activations.md (4 to 6% off in
+// the root mean square).
+TileConstants fp8_tile_constants(WeightFormat f) {
+  TileConstants c = decoded_tile_constants({DType::kE2M1});
+  if (f.w == DType::kE2M1) {
+    set_products(&c, 12.13, 0.1441, 0.2308, 0.6394, {1.034, 0.9543, 0.8954});
+  } else if (f.scales == WeightScales::kBlocks) {
+    set_products(&c, 12.34, 0.1364, 0.3166, 0.8553, {1.162, 0.9057, 0.8649});
+  } else {
+    set_products(&c, 13.58, 0.039, 0.2033, 1.426, {1.359, 0.9905, 0.8923});
+  }
+  constexpr double kMargin = 1.02;  // rows are rounded only where that is clearly faster
+  for (double& pace : c.pace) pace *= kMargin;
+  return c;
+}
+
+bool prepares_rows(std::span<const TileLaunch> launches) {
+  return !launches.empty() && launches[0].kernel < 0;
 }
 
 }  // namespace
@@ -127,12 +156,13 @@ void need_expert_blocks(Refusal& r, const ExpertGemm::Problem& p, const DeviceIn
 
 void need_format(Refusal& r, WeightFormat found, WeightFormat wanted, std::string_view cause) {
   if (found == wanted) return;
-  r.need(false, "w in " + text(wanted) + " (" + std::string(cause) + ")",
-         "w=" + text(found) +
-             // If the types are equal but the scales differ, the text names the scales even if they are the type's default.
-             (found.w == wanted.w && text(found) == text(found.w)
-                  ? " with scales=" + std::string(word(found.scales))
-                  : ""));
+  r.need(
+      false, "w in " + text(wanted) + " (" + std::string(cause) + ")",
+      "w=" + text(found) +
+          // If the types are equal but the scales differ, the text names the scales even if they are the type's default.
+          (found.w == wanted.w && text(found) == text(found.w)
+               ? " with scales=" + std::string(word(found.scales))
+               : ""));
 }
 
 ExpertLoad expert_load(const ExpertGemm::Problem& p) {
@@ -144,8 +174,18 @@ ExpertLoad expert_load(const ExpertGemm::Problem& p) {
 const TileConstants& tile_constants(WeightFormat f) {
   if (!f.scaled()) return kBf16TileConstants;
   if (f == WeightFormat{DType::kE2M1}) return kMxfp4TileConstants;
-  static const TileConstants kDecoded = decoded_tile_constants();
-  return kDecoded;
+  static const TileConstants kDecoded = decoded_tile_constants({DType::kE4M3}),
+                             kBlocks = decoded_tile_constants({DType::kE4M3, WeightScales::kBlocks}),
+                             kRows = decoded_tile_constants({DType::kE4M3, WeightScales::kRows});
+  return f.scales == WeightScales::kBlocks ? kBlocks : f.scales == WeightScales::kRows ? kRows : kDecoded;
+}
+const TileConstants& tile_constants_of(const ExpertGemm::Problem& p) {
+  const WeightFormat f = ExpertGemm::format(p);
+  if (p.x != DType::kE4M3) return tile_constants(f);
+  static const TileConstants kMxfp4 = fp8_tile_constants({DType::kE2M1}),
+                             kBlocks = fp8_tile_constants({DType::kE4M3, WeightScales::kBlocks}),
+                             kRows = fp8_tile_constants({DType::kE4M3, WeightScales::kRows});
+  return f.w == DType::kE2M1 ? kMxfp4 : f.scales == WeightScales::kBlocks ? kBlocks : kRows;
 }
 const StreamConstants& stream_constants(WeightFormat f) {
   return f.scaled() ? kMxfp4StreamConstants : kBf16StreamConstants;
@@ -163,12 +203,15 @@ double tile_us(TileWorks* works, const DeviceInfo& d, std::span<const TileLaunch
   const TileConstants& c = works->constants();
   const ExpertGemm::Problem& p = works->problem();
   const RowProfile& rows = works->rows();
-  const auto kernels = tile_kernels(ExpertGemm::format(p));
+  const auto kernels = tile_kernels(p);
   const double moved = moved_bytes(p);
   double us = start_us(c, p) + c.in_layer_us[p.slots > 0 ? 0 : 1];
-  bool orders = orders_rows(launches);
-  if (orders) {
-    us += c.order_us + moved / c.order_bytes_per_us;
+  bool orders = false;
+  if (prepares_rows(launches)) {
+    orders = launches[0].kernel != TileLaunch::kQuantizeRows;
+    const double all = ExpertGemm::expected_rows(p),
+                 of_tokens = p.slots > 0 ? static_cast<double>(p.tokens) / std::max(1.0, all) : 1;
+    us += c.order_us + moved * (orders ? 1 : std::min(1.0, of_tokens)) / c.order_bytes_per_us;
     launches = launches.subspan(1);
   }
   us += c.follow_us * static_cast<double>(launches.size() - 1);

@@ -76,6 +76,8 @@ struct StreamConstants {
 
 // Constants of an H200, as sluice_fit_costs last wrote them.
 const TileConstants& tile_constants(WeightFormat format);
+// The constants for a problem: those of the FP8 kernels if x is kE4M3.
+const TileConstants& tile_constants_of(const ExpertGemm::Problem& problem);
 const StreamConstants& stream_constants(WeightFormat format);
 
 // In a measurement of this GEMM alone, the time that is missing from its time in a layer (in_layer_us).

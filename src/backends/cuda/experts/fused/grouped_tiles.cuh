@@ -11,6 +11,7 @@
 #pragma once
 #include "backends/cuda/experts/tile/tiles.cuh"
 #include "backends/cuda/grid_words.h"
+#include "backends/cuda/launch.h"
 #include "backends/cuda/tile/grid_barrier.cuh"
 #include "ops/grouped_mlp.h"
 

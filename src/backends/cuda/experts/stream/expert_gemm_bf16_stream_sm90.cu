@@ -82,7 +82,7 @@ extern const Candidate<ExpertGemm> expert_gemm_bf16_stream_sm90 = {
 
 #if defined(__CUDACC__)
 #include "backends/cuda/experts/stream/stream_short.cuh"
-#include "backends/cuda/experts/tile/tiles.cuh"
+#include "backends/cuda/experts/tile/launch_tiles.cuh"
 
 namespace sluice::cuda {
 namespace {

@@ -21,6 +21,8 @@ struct DecodedBlocks {
   using Codes = Codes_;
   static constexpr bool kDecodes = true;
   static constexpr int kCodeBytes = Codes::kCodeBytes, kScaleBytes = Codes::kScaleBytes;  // per k block
+  // K blocks in a row of 128 bytes of x.
+  static constexpr int kBlocksOfRow = Codes::kOperands == tile::Operands::kBF16 ? 1 : 2;
   // What the epilogue multiplies sums by. With Codes::kRescales: the scales
   // of the last k block, for the thread's row and the row 8 below it.
   template <class C>
@@ -54,10 +56,11 @@ struct DecodedBlocks {
     const uint32_t stage = wait_full(ring);
     Step step{stage + words, stage + scales, tile::describe_tile(stage)};
     bool releases = left < k_blocks;
+    const uint64_t x = step.x;
 #pragma unroll 1
-    for (; left > 0; --left, releases = false) {
+    for (int block = 0; block < left; releases = false) {
       multiply_steps<1, N>(d, ring, step, previous, releases, scales_of);
-      step.words += C::kBlockBytes, step.scales += C::kScaleBytes, step.x += C::kXBytes / tile::kDescribed;
+      step.words += C::kBlockBytes, step.scales += C::kScaleBytes, step.x = x + x_of<C>(++block);
     }
     previous = ring.place.stage;
     ring.place.step(stages);
@@ -70,6 +73,14 @@ struct DecodedBlocks {
     uint32_t words, scales;
     uint64_t x;
   };
+
+  // Where x of k block `block` of a stage is, as a distance between descriptors.
+  template <class C>
+  static __device__ __forceinline__ uint64_t x_of(int block) {
+    constexpr uint64_t kNextBlock =
+        tile::kSwizzledRowBytes / 2 / tile::kDescribed;  // if a row has two blocks
+    return block / kBlocksOfRow * (C::kXBytes / tile::kDescribed) + block % kBlocksOfRow * kNextBlock;
+  }
 
   template <class C>
   static __device__ __forceinline__ uint32_t wait_full(const TileRing<C>& ring) {
@@ -85,11 +96,11 @@ struct DecodedBlocks {
                                                         const TileRing<C>& ring, const Step& first,
                                                         uint32_t previous, bool releases,
                                                         Scales<C>& scales_of) {
-    // With two row blocks, a wgmma group is two of the four k16 steps, and it is decoded while the
+    // With two row blocks, a wgmma group is two of a k block's four products, and it is decoded while the
     // previous group is in flight. Smaller groups would wait more often, larger ones would not fit
-    // into registers. With one row block, a group is one k16 step, and two groups are in flight.
+    // into registers. With one row block, a group is one product, and two groups are in flight.
     constexpr bool kTwoInFlight = C::kBlocks == 1;
-    constexpr int kEach = kTwoInFlight || kSteps == 1 ? 1 : 2, kGroupsOfStep = 4 / kEach;
+    constexpr int kEach = kTwoInFlight || kSteps == 1 ? 1 : 2, kGroupsOfStep = Codes::kProducts / kEach;
     uint32_t a[2][kEach][C::kBlocks][4];
 #pragma unroll
     for (int step = 0; step < kSteps; ++step) {
@@ -98,11 +109,11 @@ struct DecodedBlocks {
       for (int b = 0; b < C::kBlocks; ++b)
         block[b].load(first.words + (b * C::kSteps + step) * C::kBlockBytes,
                       first.scales + (b * C::kSteps + step) * C::kScaleBytes);
-      const uint64_t x = first.x + step * (C::kXBytes / tile::kDescribed);
+      const uint64_t x = first.x + x_of<C>(step);
 #pragma unroll
       for (int batch = step * kGroupsOfStep; batch < (step + 1) * kGroupsOfStep; ++batch) {
         const int begin = batch % kGroupsOfStep * kEach;
-        const bool rescales = Codes::kRescales && begin == 0;
+        const bool rescales = Codes::kRescales && begin == 0 && changes_scale(block);
         const auto wait = [&] {
           if (batch == 0 || rescales || !kTwoInFlight) {
             tile::wait_groups<0>();
@@ -110,7 +121,8 @@ struct DecodedBlocks {
             tile::wait_groups<1>();
           }
           if (batch == 0) ring.release(previous, releases);
-          if (rescales) rescale<N, C>(d, block, scales_of);
+          if (rescales) rescale<N, C>(d, block);
+          if (begin == 0) keep_scales<C>(block, scales_of);
         };
         if (kTwoInFlight) wait();
 #pragma unroll
@@ -120,8 +132,10 @@ struct DecodedBlocks {
             uint32_t(&to)[4] = a[batch % 2][j - begin][b];
             if (j == 0) block[b].template decode<0>(to);
             if (j == 1) block[b].template decode<1>(to);
-            if (j == 2) block[b].template decode<2>(to);
-            if (j == 3) block[b].template decode<3>(to);
+            if constexpr (Codes::kProducts > 2) {
+              if (j == 2) block[b].template decode<2>(to);
+              if (j == 3) block[b].template decode<3>(to);
+            }
           }
         if (!kTwoInFlight) wait();
         tile::fence_operands();
@@ -129,17 +143,29 @@ struct DecodedBlocks {
         for (int j = begin; j < begin + kEach; ++j)
 #pragma unroll
           for (int b = 0; b < C::kBlocks; ++b)
-            tile::multiply_registers<N>(d[b], a[batch % 2][j - begin][b], x + j * tile::kNext16, 1);
+            tile::multiply_registers<N, Codes::kOperands>(d[b], a[batch % 2][j - begin][b],
+                                                          x + j * tile::kNext16, 1);
         tile::commit_group();
       }
     }
   }
 
+  // Whether this k block has another scale than the previous one; equal in the threads of a warp. A block of 128 columns is two k blocks.
+  template <int kBlocks>
+  static __device__ __forceinline__ bool changes_scale(const typename Codes::Block (&block)[kBlocks]) {
+    bool changes = false;
+    if constexpr (Codes::kRescales) {
+      constexpr uint32_t kOne = 0x3f800000;
+#pragma unroll
+      for (int b = 0; b < kBlocks; ++b) changes |= block[b].factor.x != kOne || block[b].factor.y != kOne;
+    }
+    return uniform(changes) != 0;
+  }
+
   // Divides the sums of all previous k blocks by this block's scale, so that they are in its units. No wgmma may be in flight.
   template <int N, class C>
   static __device__ __forceinline__ void rescale(float (&d)[C::kBlocks][N / 2],
-                                                 const typename Codes::Block (&block)[C::kBlocks],
-                                                 Scales<C>& scales_of) {
+                                                 const typename Codes::Block (&block)[C::kBlocks]) {
     if constexpr (Codes::kRescales) {
 #pragma unroll
       for (int b = 0; b < C::kBlocks; ++b) {
@@ -147,9 +173,17 @@ struct DecodedBlocks {
         const float factor[2] = {__uint_as_float(block[b].factor.x), __uint_as_float(block[b].factor.y)};
 #pragma unroll
         for (int i = 0; i < N / 2; ++i) d[b][i] *= factor[i % 4 / 2];
+      }
+    }
+  }
+  template <class C>
+  static __device__ __forceinline__ void keep_scales(const typename Codes::Block (&block)[C::kBlocks],
+                                                     Scales<C>& scales_of) {
+    if constexpr (Codes::kRescales) {
+#pragma unroll
+      for (int b = 0; b < C::kBlocks; ++b)
         scales_of.of[b][0] = __uint_as_float(block[b].scale.x),
         scales_of.of[b][1] = __uint_as_float(block[b].scale.y);
-      }
     }
   }
 };
@@ -159,6 +193,7 @@ using Mxfp4Blocks = DecodedBlocks<Mxfp4Codes>;
 // Mainloop of one tile for bf16: two wgmma groups are in flight, one per k block. d: sums of N or more rows of x.
 struct Bf16Blocks {
   static constexpr bool kDecodes = false;
+  static constexpr int kBlocksOfRow = 1;
   static constexpr int kCodeBytes = static_cast<int>(fragment_code_bytes(DType::kBF16)), kScaleBytes = 0;
 
   template <int N, class C, int kSums>

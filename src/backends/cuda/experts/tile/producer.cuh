@@ -95,12 +95,14 @@ __device__ __forceinline__ void fetch_weights(const Work& work, TileRing<C> ring
     const int64_t first = static_cast<int64_t>(t.first_block + copier) * p.k_blocks;
     const uint8_t* weights = p.w + t.expert * p.w_bytes + first * C::kBlockBytes;
     const uint8_t* scales = p.w_scale + t.expert * p.scale_bytes + first * C::kScaleBytes;
-    const int64_t next = static_cast<int64_t>(kCopiers) * p.k_blocks;  // from a row block of this warp to its next one
+    const int64_t next =
+        static_cast<int64_t>(kCopiers) * p.k_blocks;  // from a row block of this warp to its next one
 #pragma unroll 1
     for (int k = 0; k < p.k_blocks; k += C::kSteps) {
       const int steps = min(C::kSteps, p.k_blocks - k);
       ring.wait_empty();
-      tile::fence_for_async();  // orders writes by an earlier tile's epilogue to this stage before the bulk copies
+      tile::
+          fence_for_async();  // orders writes by an earlier tile's epilogue to this stage before the bulk copies
       if (finds && k == take_at) {
         if (!work.follows()) tile::wait_for_previous();
         ticket = tickets.take();
@@ -148,7 +150,7 @@ __device__ __forceinline__ void fetch_rows(const Work& work, TileRing<C> ring) {
 #pragma unroll 1
     for (int k = 0; k < p.k_blocks; k += C::kSteps) {
       ring.wait_empty();
-      rows.template copy<C::kSteps>(p, ring.stage(), k);
+      rows.template copy<C::kRowsOfStage>(p, ring.stage(), k / C::kBlocksOfRow);
       arrive_with_x(p, ring.full());
       ring.place.step(stages);
     }
@@ -181,16 +183,16 @@ __device__ __forceinline__ void fetch_boxes(const ExpertParameters& p, const Exp
     const CUtensorMap& map = x.of[height];
 #pragma unroll 1
     for (int k = 0; k < p.k_blocks; k += C::kSteps) {
-      const int steps = min(C::kSteps, p.k_blocks - k);
+      const int steps = min(C::kRowsOfStage, ceil_div(p.k_blocks - k, C::kBlocksOfRow));
       if constexpr (C::kGathers)
         while (segment_at < k + steps) arrived.wait(segment++), segment_at += g.segment_blocks;
       ring.wait_empty();
       const uint32_t full = ring.expect(static_cast<uint32_t>(steps * bytes)),
                      to = ring.stage() + static_cast<uint32_t>(half * tile::kSwizzledRowBytes);
 #pragma unroll
-      for (int s = 0; s < C::kSteps; ++s) {
+      for (int s = 0; s < C::kRowsOfStage; ++s) {
         if (s >= steps) break;
-        const int column = (k + s) * static_cast<int>(kFragmentWidth);
+        const int column = (k / C::kBlocksOfRow + s) * static_cast<int>(kFragmentWidth);
         if constexpr (C::kSharesX) {
           tile::copy_box_to(3, to + s * C::kXBytes, map, column, t.row + half, full);
         } else {
@@ -220,13 +222,14 @@ __device__ __forceinline__ void fetch_token_boxes(const ExpertParameters& p, con
     boxes.find(p, t, ring.rank, warp);
 #pragma unroll 1
     for (int k = 0; k < p.k_blocks; k += C::kSteps) {
-      const int steps = min(C::kSteps, p.k_blocks - k);
+      const int steps = min(C::kRowsOfStage, ceil_div(p.k_blocks - k, C::kBlocksOfRow));
       ring.wait_empty();
       const uint32_t full = ring.full(), to = ring.stage();
       if (warp == 0) ring.expect(steps * boxes.bytes());
 #pragma unroll 1
       for (int s = 0; s < steps; ++s)
-        boxes.copy(x, to + s * C::kXBytes, (k + s) * static_cast<int>(kFragmentWidth), full, warp);
+        boxes.copy(x, to + s * C::kXBytes, (k / C::kBlocksOfRow + s) * static_cast<int>(kFragmentWidth), full,
+                   warp);
       ring.place.step(stages);
     }
   }

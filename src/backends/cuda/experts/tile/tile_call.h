@@ -15,11 +15,16 @@ struct TileCall {
   Stream stream;
   TileLaunch launch;
   void* ordered;  // workspace for rows of tokens in y's order, of ordered_bytes()
+  // With an x in FP8: args.x describes the quantized rows as bf16, two bytes an element, and these are their scales.
+  const float* x_scale = nullptr;
 };
 
 // Launches kernel kRow of tile_kernels(kFormat). The experts/tile/tiles_*.cu files instantiate it, each for some kernels.
 template <WeightFormat kFormat, int kRow>
 Status launch_tile(const TileCall& call);
+// The same for an x in FP8: kernel kRow of tile_kernels(kFormat, DType::kE4M3).
+template <WeightFormat kFormat, int kRow>
+Status launch_fp8_tile(const TileCall& call);
 
 // Enqueues the launches of a configuration that tile_configs() listed.
 Status enqueue_tiles(std::string_view name, const ExpertGemm::Problem& problem,
@@ -30,5 +35,11 @@ Status enqueue_tiles(std::string_view name, const ExpertGemm::Problem& problem,
 // 0. Needs slots > 0, x in bf16, width % 8 == 0 and `to` aligned to 16 bytes; rows of x may start at any address.
 Status order_rows(std::string_view name, const ExpertGemm::Problem& problem, const ExpertGemm::Args& args,
                   void* to, Stream stream);
+
+// Enqueues a launch that rounds rows of args.x to FP8, as fp8_x of ops/expert_gemm.h says: rows of x if they are tokens or in y's
+// order, or (`orders`) rows in y's order, gathered from tokens. Sets x and scale to them, in `to` of fp8_bytes(). A row has
+// fp8_row_bytes() bytes: columns in the order of fp8_column(), then zeros. Rows of x may start at any address.
+Status quantize_rows(std::string_view name, const ExpertGemm::Problem& problem, const ExpertGemm::Args& args,
+                     bool orders, void* to, Stream stream, Tensor* x, const float** scale);
 
 }  // namespace sluice::cuda

@@ -8,7 +8,8 @@
 namespace sluice::cuda {
 namespace {
 
-// Where the launches of a configuration get rows of x from, and the suffix that this adds to the configuration's name.
+// Where the launches of a configuration get rows of x from, and the suffix that this adds to the configuration's name. With an x in FP8
+// these are the rounded rows.
 enum class Rows { kAsTheyAre, kOrdered, kThreads, kBoxes, kGathered };
 constexpr std::string_view kSuffixes[] = {"", ".ordered", ".threads", ".boxes", ".gathered"};
 
@@ -66,13 +67,13 @@ constexpr Ladder kDecodedPairs[] = {{{-160}}, {{64, -160}, 1}, {{112, -160}, 1},
 
 // The index in tile_kernels() of the kernel with tile_n = |n| (pairs if
 // n < 0) and this source of rows, or -1 if no such kernel is compiled.
-int kernel_of(WeightFormat f, int n, Rows rows, bool first) {
+int kernel_of(const ExpertGemm::Problem& p, int n, Rows rows, bool first) {
   const bool pair = n < 0;
   const XSource x = rows == Rows::kAsTheyAre || rows == Rows::kOrdered ? XSource::kInOrder
                     : rows == Rows::kThreads || !pair                  ? XSource::kThreads
                     : rows == Rows::kGathered && first                 ? XSource::kGathered
                                                                        : XSource::kRowBoxes;
-  const auto kernels = tile_kernels(f);
+  const auto kernels = tile_kernels(p);
   for (size_t i = 0; i < kernels.size(); ++i)
     if (kernels[i].n_most == std::abs(n) && (kernels[i].ctas() == 2) == pair && kernels[i].x == x)
       return static_cast<int>(i);
@@ -91,7 +92,7 @@ double mean_rows(const ExpertGemm::Problem& p) {
 
 // kByWidth needs one thread of the CTA per expert, and tile counts of at most 16 bits.
 ExpertOrder order_of(const ExpertGemm::Problem& p, const TileKernel& k, double mean, double tiles) {
-  const int64_t threads = p.w != DType::kBF16 ? 512 : 384;
+  const int64_t threads = p.w != DType::kBF16 ? 128 * (k.groups(true) + 1) : 384;
   if (p.experts > threads || p.rows / k.n_most + p.experts > UINT16_MAX) return ExpertOrder::kLong;
   // If SMs have few tiles each, the order matters. With many mxfp4 tiles, the given order mixes memory-bound and compute-bound tiles better.
   constexpr double kFewTiles = 1300, kRowsOfOrder = 20;
@@ -107,6 +108,13 @@ double tiles_of(const ExpertGemm::Problem& p, const TileKernel& k, double mean) 
                    static_cast<double>(k.rows_of_weights()));
 }
 
+// The launch before the kernels' own, which prepares rows of x; 0: none.
+int first_launch(const ExpertGemm::Problem& p, Rows rows) {
+  if (p.x == DType::kE4M3)
+    return rows == Rows::kOrdered ? TileLaunch::kQuantizeOrdered : TileLaunch::kQuantizeRows;
+  return rows == Rows::kOrdered ? TileLaunch::kOrderRows : 0;
+}
+
 // The launches of a ladder, or none if one of its kernels is not compiled for this source of rows.
 std::vector<TileLaunch> launches_of(const ExpertGemm::Problem& p, const DeviceInfo& d, const Ladder& ladder,
                                     Rows rows) {
@@ -115,10 +123,9 @@ std::vector<TileLaunch> launches_of(const ExpertGemm::Problem& p, const DeviceIn
   std::vector<TileLaunch> steps(static_cast<size_t>(count));
   int next = 1;  // the smallest row count that no kernel covers yet
   for (int i = 0; i < count; ++i) {
-    const int kernel =
-        kernel_of(ExpertGemm::format(p), ladder.n[static_cast<size_t>(i)], rows, i == ladder.first);
+    const int kernel = kernel_of(p, ladder.n[static_cast<size_t>(i)], rows, i == ladder.first);
     if (kernel < 0) return {};
-    const TileKernel& k = tile_kernels(ExpertGemm::format(p))[static_cast<size_t>(kernel)];
+    const TileKernel& k = tile_kernels(p)[static_cast<size_t>(kernel)];
     double most = k.n_most;
     if (i < ladder.first) most = std::min(most, mean - ladder.deviations * deviation);
     if (i == ladder.first && i + 1 < count) {
@@ -138,9 +145,9 @@ std::vector<TileLaunch> launches_of(const ExpertGemm::Problem& p, const DeviceIn
     next = std::max(next, rows_most + (rows_most < INT32_MAX));
   }
   std::vector<TileLaunch> out;
-  if (rows == Rows::kOrdered) out.push_back({.kernel = TileLaunch::kOrderRows});
-  const TileKernel& first = tile_kernels(
-      ExpertGemm::format(p))[static_cast<size_t>(steps[static_cast<size_t>(ladder.first)].kernel)];
+  if (const int kernel = first_launch(p, rows); kernel < 0) out.push_back({.kernel = kernel});
+  const TileKernel& first =
+      tile_kernels(p)[static_cast<size_t>(steps[static_cast<size_t>(ladder.first)].kernel)];
   const ExpertOrder order = order_of(p, first, mean, tiles_of(p, first, mean));
   int index = 0;
   const auto add = [&](int i) {
@@ -182,6 +189,7 @@ bool applies(const ExpertGemm::Problem& p, Rows rows) {
 // Why this source of rows cannot be used.
 Refusal refusal_of(const ExpertGemm::Problem& p, Rows rows) {
   Refusal r;
+  if (p.x == DType::kE4M3) return r;  // the rounded rows are aligned
   if (rows == Rows::kAsTheyAre || rows == Rows::kBoxes || rows == Rows::kGathered)
     r.need(!p.x_unaligned, "x_unaligned=0 (TMA boxes)", "x_unaligned=1");
   if (rows == Rows::kGathered) need_gather(r, p);
@@ -193,8 +201,8 @@ class Lister {
   Lister(const ExpertGemm::Problem& problem, const DeviceInfo& device)
       : p_(problem),
         d_(device),
-        uniform_(tile_constants(ExpertGemm::format(problem)), problem, uniform_profile(problem)),
-        zipf_(tile_constants(ExpertGemm::format(problem)), problem, zipf_profile(problem)) {}
+        uniform_(tile_constants_of(problem), problem, uniform_profile(problem)),
+        zipf_(tile_constants_of(problem), problem, zipf_profile(problem)) {}
 
   void add(const Ladder& ladder, Rows rows) {
     if (applies(p_, rows)) add(launches_of(p_, d_, ladder, rows), rows, {});
@@ -203,9 +211,9 @@ class Lister {
   void add(int kernel, Rows rows, std::string_view more = {}) {
     if (!applies(p_, rows)) return;
     std::vector<TileLaunch> launches;
-    if (rows == Rows::kOrdered) launches.push_back({.kernel = TileLaunch::kOrderRows});
-    const TileKernel& k = tile_kernels(ExpertGemm::format(p_))[static_cast<size_t>(kernel)];
-    const ExpertOrder order = order_of(p_, k, 0, 0);
+    if (const int prepares = first_launch(p_, rows); prepares < 0) launches.push_back({.kernel = prepares});
+    const TileKernel& k = tile_kernels(p_)[static_cast<size_t>(kernel)];
+    const ExpertOrder order = expert_order(p_, k);
     launches.push_back({.kernel = kernel, .order = order});
     add(std::move(launches), rows, more);
   }
@@ -219,7 +227,7 @@ class Lister {
     for (const TileLaunch& launch : launches) {
       one.launches.push_back(launch.launch());
       if (launch.kernel < 0) continue;
-      const TileKernel& k = tile_kernels(ExpertGemm::format(p_))[static_cast<size_t>(launch.kernel)];
+      const TileKernel& k = tile_kernels(p_)[static_cast<size_t>(launch.kernel)];
       gathers |= k.x == XSource::kGathered;
       one.name += (one.name.empty() ? "" : "+") + tile_name(k);
     }
@@ -231,7 +239,9 @@ class Lister {
     one.refusal = refusal_of(p_, rows);
     if (one.refusal.accepted()) {
       one.cost_us = tile_cost_us(&uniform_, &zipf_, d_, launches);
-      one.workspace_bytes = gathers || rows == Rows::kOrdered ? ordered_bytes(p_) : 0;
+      one.workspace_bytes = p_.x == DType::kE4M3                ? fp8_bytes(p_, rows == Rows::kOrdered)
+                            : gathers || rows == Rows::kOrdered ? ordered_bytes(p_)
+                                                                : 0;
     }
     out_.push_back(std::move(one));
   }
@@ -247,6 +257,14 @@ class Lister {
 std::vector<Config> tile_configs(const ExpertGemm::Problem& p, const DeviceInfo& d) {
   Lister list(p, d);
   const WeightFormat f = ExpertGemm::format(p);
+  if (p.x == DType::kE4M3) {
+    for (int kernel = 0; kernel < static_cast<int>(tile_kernels(p).size()); ++kernel) {
+      const bool threads = tile_kernels(p)[static_cast<size_t>(kernel)].x == XSource::kThreads;
+      for (const Rows rows : {Rows::kAsTheyAre, Rows::kOrdered, Rows::kThreads})
+        if (threads == (rows == Rows::kThreads)) list.add(kernel, rows);
+    }
+    return list.take();
+  }
   if (f.scaled() && f != WeightFormat{DType::kE2M1}) {
     for (const Ladder& ladder : kDecodedSingles) list.add(ladder, Rows::kThreads);
     for (const Ladder& ladder : kDecodedPairs) list.add(ladder, Rows::kBoxes);
@@ -295,7 +313,9 @@ ExpertOrder expert_order(const ExpertGemm::Problem& p, const TileKernel& k) {
 std::string tile_launch_text(const ExpertGemm::Problem& p, const KernelLaunch& of) {
   const TileLaunch launch = TileLaunch::of(of);
   if (launch.kernel == TileLaunch::kOrderRows) return "rows of tokens copied into order";
-  const TileKernel& k = tile_kernels(ExpertGemm::format(p))[static_cast<size_t>(launch.kernel)];
+  if (launch.kernel == TileLaunch::kQuantizeRows) return "rows of x rounded to FP8";
+  if (launch.kernel == TileLaunch::kQuantizeOrdered) return "rows of tokens rounded to FP8, in order";
+  const TileKernel& k = tile_kernels(p)[static_cast<size_t>(launch.kernel)];
   constexpr std::string_view kRows[] = {"rows of x in order", "rows of tokens gathered by the CTA pairs",
                                         "one TMA box per row of x", "rows of x by producer threads"};
   const int factor = k.rows_of_x() / k.n_most;
@@ -321,5 +341,10 @@ std::string stream_launch_text(const ExpertGemm::Problem& p, const KernelLaunch&
 }
 
 size_t ordered_bytes(const ExpertGemm::Problem& p) { return static_cast<size_t>(p.rows * p.width) * 2; }
+int64_t fp8_row_bytes(const ExpertGemm::Problem& p) { return round_up(p.width, 128); }
+size_t fp8_bytes(const ExpertGemm::Problem& p, bool orders) {
+  const int64_t rows = p.slots > 0 && !orders ? p.tokens : p.rows;
+  return static_cast<size_t>(rows * (fp8_row_bytes(p) + static_cast<int64_t>(sizeof(float))));
+}
 
 }  // namespace sluice::cuda

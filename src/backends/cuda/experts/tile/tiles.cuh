@@ -3,7 +3,7 @@
 //
 // Consumers: one to three warpgroups, each with one or two row blocks of 64 weight
 // rows. x is swizzled in shared memory. wgmma reads x and bf16 weights from there;
-// coded weights (the formats of codes.cuh) are decoded in registers. Warpgroups do
+// coded weights (the formats of codes.cuh) are decoded in registers, to bf16 or FP8 as x is. Warpgroups do
 // not wait for each other and may be as many stages apart as the ring has.
 //
 // Producers: the warps of one more warpgroup (producer.cuh). If rows of x may be at any address, one warp
@@ -22,12 +22,11 @@
 #include "backends/cuda/experts/parameters.cuh"
 #include "backends/cuda/experts/tile/consumer.cuh"
 #include "backends/cuda/experts/tile/epilogue.cuh"
+#include "backends/cuda/experts/tile/epilogue_columns.cuh"
 #include "backends/cuda/experts/tile/epilogue_rows.cuh"
 #include "backends/cuda/experts/tile/producer.cuh"
 #include "backends/cuda/experts/tile/ring.cuh"
 #include "backends/cuda/experts/tile/schedule.cuh"
-#include "backends/cuda/experts/tile/tile_call.h"
-#include "backends/cuda/launch.h"
 #include "backends/cuda/tile/async_copy.cuh"
 #include "backends/cuda/tile/bulk_copy.cuh"
 #include "backends/cuda/tile/dependent.cuh"
@@ -35,7 +34,6 @@
 #include "backends/cuda/tile/registers.cuh"
 #include "backends/cuda/tile/swizzle.cuh"
 #include "backends/cuda/tile/tensor_copy.cuh"
-#include "backends/cuda/tile/tensor_map.h"
 #include "backends/cuda/tile/wgmma_registers.cuh"
 
 namespace sluice::cuda {
@@ -59,8 +57,8 @@ struct ExpertTiles {
   static constexpr XSource kRows = kOf.x;
   static constexpr bool kSharesX = kOf.shares == PairShares::kRowsOfX,
                         kSharesWeights = kOf.shares == PairShares::kWeights, kPair = kOf.ctas() == 2;
-  static constexpr int kCtas = kOf.ctas();                                // per tile
-  static constexpr int kGroups = kDecodes ? 3 : kOf.tile_m > 64 ? 2 : 1;  // consumer warpgroups
+  static constexpr int kCtas = kOf.ctas();              // per tile
+  static constexpr int kGroups = kOf.groups(kDecodes);  // consumer warpgroups
   static constexpr int kBlocks =
       kOf.tile_m / (static_cast<int>(kFragmentRows) * kGroups);  // row blocks per warpgroup
   // tile_n, the N of wgmma. There is code for N = kTileN, kTileN - kStepN, and so
@@ -86,8 +84,11 @@ struct ExpertTiles {
   static constexpr int kCuts = kDecodes ? kGroups : 1;  // most tiles that a tail tile is cut into
   static constexpr int kBlockBytes = Weights::kCodeBytes, kScaleBytes = Weights::kScaleBytes;
   static_assert(!kSharesWeights || kScaleBytes == 0, "scales are copied to one CTA");
-  static constexpr int kXBytes = kTileN * tile::kSwizzledRowBytes;  // per k block
-  static constexpr int kWeights = kSteps * kXBytes;                 // offset in the stage
+  // Rows of x are copied 128 bytes at a time: kXBytes for the tile, kRowsOfStage times per stage.
+  static constexpr int kBlocksOfRow = Weights::kBlocksOfRow, kRowsOfStage = kSteps / kBlocksOfRow;
+  static_assert(kSteps % kBlocksOfRow == 0);
+  static constexpr int kXBytes = kTileN * tile::kSwizzledRowBytes;
+  static constexpr int kWeights = kRowsOfStage * kXBytes;  // offset in the stage
   static constexpr int kScales = kWeights + kRowBlocks * kSteps * kBlockBytes;
   static constexpr int kStageBytes = (kScales + kRowBlocks * kSteps * kScaleBytes + 1023) / 1024 * 1024;
   // wgmma reads tiles with the swizzle of swizzle.cuh, so they start at multiples of 1024.
@@ -97,7 +98,11 @@ struct ExpertTiles {
   static constexpr int kStagedBytes = kDecodes || !kPair ? 0 : kBlocks == 1 && !kGathers ? 8192 : 4096;
   static constexpr bool kReleasedByLanes = kStagedBytes == 0;
   // Shared memory of the epilogues of all warpgroups: the staging above, or the factors and biases of a tile's rows (EpilogueRowsAhead).
-  static constexpr int kEpilogueBytes = kDecodes ? kRowBlocks * 512 : kGroups * kStagedBytes;
+  // After these, with an x in FP8, the scales of a tile's rows of x (EpilogueColumns), for each warpgroup.
+  static constexpr bool kFp8X = kBlocksOfRow > 1;
+  static constexpr int kColumnScales = kRowBlocks * 512;
+  static constexpr int kEpilogueBytes =
+      kDecodes ? kColumnScales + (kFp8X ? kGroups * kTileN * 4 : 0) : kGroups * kStagedBytes;
   // Possible heights of TMA boxes: a tile loads as many rows as its wgmma multiplies.
   static constexpr int kHeights = (kTileN - kLeastN) / kStepN + 1, kMaps = kWholeBoxes ? kHeights : 1;
   static_assert((kTileN - kLeastN) % kStepN == 0 && kLeastN % 8 == 0 && kStepN % 8 == 0);
@@ -128,7 +133,8 @@ struct ExpertTiles {
       std::min(240, (kRegisters * (kGroups + 1) - kProducerRegisters) / kGroups / 8 * 8);
 };
 
-constexpr int kTicketsApart = 32;  // words between ticket counters: counters of launches that overlap are in different cache lines
+constexpr int kTicketsApart =
+    32;  // words between ticket counters: counters of launches that overlap are in different cache lines
 
 // The layout of shared memory: as many stages as fit beside `list_bytes`.
 template <class C>
@@ -204,8 +210,10 @@ __device__ __forceinline__ void multiply_tile(const ExpertParameters& p, const E
       p.w_scale + t.expert * p.scale_bytes + p.top_begin;  // largest scales or factors of the rows
   // The loads start here, so that the epilogue does not wait for them.
   using Ahead = EpilogueRowsAhead<C::kBlocks, kGated, CodesOfTiles<C>>;
-  static_assert(!C::kDecodes || C::kGroups * Ahead::kBytes == C::kEpilogueBytes);
+  static_assert(!C::kDecodes || C::kGroups * Ahead::kBytes == C::kColumnScales);
   const Ahead ahead(ring.base + ring.at.epilogue + group * Ahead::kBytes);
+  const EpilogueColumns<C> columns(ring.base + ring.at.epilogue, group);
+  if constexpr (C::kFp8X) columns.ask(p, t);
   if constexpr (C::kDecodes) ahead.ask(p, t.expert, first_block, tops);
   float d[C::kBlocks][N / 2];
   set_zero(d);
@@ -220,6 +228,7 @@ __device__ __forceinline__ void multiply_tile(const ExpertParameters& p, const E
   EpilogueRows<kGated> epilogue[C::kBlocks];
   if constexpr (C::kDecodes) {
     ahead.get(epilogue, p, t.expert, first_block);
+    if constexpr (C::kFp8X) columns.template apply<N>(d, p, t);
     if constexpr (C::Weights::Codes::kRescales) {
 #pragma unroll
       for (int b = 0; b < C::kBlocks; ++b)
@@ -403,70 +412,6 @@ __global__ void __launch_bounds__(C::kThreads, C::kResident)
     tile::cluster_publish();
     tile::cluster_wait();
   }
-}
-
-// Enqueues one launch. C::kRows says where args.x comes from.
-// call.ordered: if the kernel gathers, a workspace of ordered_bytes().
-template <class C>
-Status launch_tiles(const TileCall& call) {
-  const ExpertGemm::Problem& p = call.problem;
-  const Queue& queue = queue_of(call.stream);
-  const int tiles_at_once = queue.sms * C::kResident / C::kCtas;
-  ExpertMaps<C> x{};
-  const Tensor rows_of_x =
-      C::kGathers ? make_tensor(call.ordered, DType::kBF16, {p.rows, p.width}, Backend::kCuda) : call.args.x;
-  for (int i = 0; C::kBoxes && i < C::kMaps; ++i) {
-    const int rows = (C::kLeastN + i * C::kStepN) / (C::kSharesX ? 2 : 1);
-    SLUICE_TRY(tile::map_rows(x.of[i], rows_of_x, C::kWholeBoxes ? rows : 1));
-  }
-  PairGather gather;
-  if constexpr (C::kGathers)
-    gather = pair_gather<C>(p, call.args, call.ordered, tiles_at_once, C::kRowsMost, C::kTileBlocks,
-                            queue.grid_words);
-  const TileShared at = tile_shared<C>(expert_list_bytes(static_cast<int>(p.experts)));
-  const Launch how{.grid = {static_cast<unsigned>(tiles_at_once * C::kCtas), 1, 1},
-                   .block = {C::kThreads, 1, 1},
-                   .shared_bytes = static_cast<size_t>(at.bytes),
-                   .cluster = {C::kCtas, 1, 1},
-                   .cooperative = C::kGathers};
-  const auto kernel = is_gated(p.act) ? expert_gemm_tiles<C, true> : expert_gemm_tiles<C, false>;
-  ExpertParameters parameters = expert_parameters(p, call.args);
-  parameters.rows_least = call.launch.rows_least, parameters.rows_most = call.launch.rows_most;
-  parameters.follows = call.launch.index > 0;
-  if (C::kCuts > 1) parameters.cut_for = 1.f / static_cast<float>(tiles_at_once);
-  parameters.expert_order = call.launch.order;
-  parameters.tickets = queue.grid_words + call.launch.index * kTicketsApart;
-  return launch(call.name, kernel, how, call.stream, parameters, at, x, gather);
-}
-
-template <WeightFormat kFormat>
-struct BlocksOf {
-  using Type = Bf16Blocks;
-};
-template <>
-struct BlocksOf<Mxfp4Codes::kFormat> {
-  using Type = Mxfp4Blocks;
-};
-template <>
-struct BlocksOf<Nvfp4Codes::kFormat> {
-  using Type = DecodedBlocks<Nvfp4Codes>;
-};
-template <>
-struct BlocksOf<Mxfp8Codes::kFormat> {
-  using Type = DecodedBlocks<Mxfp8Codes>;
-};
-template <>
-struct BlocksOf<Fp8RowCodes::kFormat> {
-  using Type = DecodedBlocks<Fp8RowCodes>;
-};
-template <>
-struct BlocksOf<Fp8BlockCodes::kFormat> {
-  using Type = DecodedBlocks<Fp8BlockCodes>;
-};
-
-template <WeightFormat kFormat, int kRow>
-Status launch_tile(const TileCall& call) {
-  return launch_tiles<ExpertTiles<typename BlocksOf<kFormat>::Type, tile_kernels(kFormat)[kRow]>>(call);
 }
 
 #endif

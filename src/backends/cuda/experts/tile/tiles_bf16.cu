@@ -1,6 +1,6 @@
 // bf16: the kernels of single CTAs, and those of CTA pairs that share rows of x at small tile_n.
 #if defined(__CUDACC__)
-#include "backends/cuda/experts/tile/tiles.cuh"
+#include "backends/cuda/experts/tile/launch_tiles.cuh"
 
 namespace sluice::cuda {
 

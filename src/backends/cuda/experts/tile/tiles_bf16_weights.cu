@@ -1,6 +1,6 @@
 // bf16: the kernels of CTA pairs that share weights.
 #if defined(__CUDACC__)
-#include "backends/cuda/experts/tile/tiles.cuh"
+#include "backends/cuda/experts/tile/launch_tiles.cuh"
 
 namespace sluice::cuda {
 

@@ -1,6 +1,6 @@
 // Tiles of FP8 weights with one scale per row.
 #if defined(__CUDACC__)
-#include "backends/cuda/experts/tile/tiles.cuh"
+#include "backends/cuda/experts/tile/launch_tiles.cuh"
 
 namespace sluice::cuda {
 

@@ -1,6 +1,6 @@
 // mxfp4: the kernels of tile_n 48 to 160 for rows of x in y's order.
 #if defined(__CUDACC__)
-#include "backends/cuda/experts/tile/tiles.cuh"
+#include "backends/cuda/experts/tile/launch_tiles.cuh"
 
 namespace sluice::cuda {
 

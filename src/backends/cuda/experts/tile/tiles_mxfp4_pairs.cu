@@ -1,6 +1,6 @@
 // mxfp4: the kernels of CTA pairs that share rows of x.
 #if defined(__CUDACC__)
-#include "backends/cuda/experts/tile/tiles.cuh"
+#include "backends/cuda/experts/tile/launch_tiles.cuh"
 
 namespace sluice::cuda {
 

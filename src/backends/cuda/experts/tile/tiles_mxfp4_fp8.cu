@@ -1,0 +1,17 @@
+// mxfp4 and an x in FP8.
+#if defined(__CUDACC__)
+#include "backends/cuda/experts/tile/launch_tiles.cuh"
+
+namespace sluice::cuda {
+
+namespace {
+constexpr auto kFormat = WeightFormat{DType::kE2M1};
+}  // namespace
+
+template Status launch_fp8_tile<kFormat, 0>(const TileCall&);
+template Status launch_fp8_tile<kFormat, 1>(const TileCall&);
+template Status launch_fp8_tile<kFormat, 2>(const TileCall&);
+
+}  // namespace sluice::cuda
+
+#endif
