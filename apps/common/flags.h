@@ -37,6 +37,8 @@ constexpr int kThreadsMax = 1024;
 
 // Adds --moe-backend and related flags. `group` is their group in the help text; empty: the default group.
 void add_moe_backend(CLI::App* app, MoeBackend* backend, const std::string& group = "");
+// Adds --moe-activations, which sets *fp8 (MoeConfig::fp8_activations).
+void add_moe_activations(CLI::App* app, bool* fp8, const std::string& group);
 
 // Flags of the model and of its chats. The structs must outlive `app`.
 void add_model_flags(CLI::App* app, ModelFlags* flags);

@@ -27,6 +27,16 @@ void add_moe_backend(CLI::App* app, MoeBackend* backend, const std::string& grou
   for (CLI::Option* option : options) option->group(group);
 }
 
+void add_moe_activations(CLI::App* app, bool* fp8, const std::string& group) {
+  app->add_option_function<std::string>(
+         "--moe-activations", [fp8](const std::string& word) { *fp8 = word == "fp8"; },
+         "inputs of the experts' products. fp8: rounded to FP8 for counts of tokens at which that is faster, "
+         "on Hopper with "
+         "experts in MXFP4 or FP8; bf16: never rounded. Default: bf16")
+      ->group(group)
+      ->check(CLI::IsMember({"bf16", "fp8"}));
+}
+
 // --routing applies only to random weights.
 CLI::Option* add_routing(CLI::App* app, const std::function<void(Routing)>& take) {
   return app
@@ -195,6 +205,7 @@ void add_execution_flags(CLI::App* app, ModelFlags* flags, const char* group) {
       ->group(group)
       ->check(CLI::IsMember({"cuda"}));
   add_moe_backend(app, &flags->moe_backend, group);
+  add_moe_activations(app, &flags->fp8_activations, group);
   app->add_flag("-q,--quiet", flags->quiet, "print no progress bar and no lines about the model or its speed")
       ->group(group);
 }

@@ -27,14 +27,16 @@ int64_t batched_tokens(const ModelFlags& f, const Device& device) {
 Status check_moe_backend(const ModelFlags& f, const Session& s, DType x, Device& device) {
   const std::string& directory = s.directory;
   const LoadFormat format = s.format;
-  if (f.moe_backend.prefill.empty() && f.moe_backend.decode.empty()) return {};
+  const bool names_kernels = !f.moe_backend.prefill.empty() || !f.moe_backend.decode.empty();
+  if (!names_kernels && !f.fp8_activations) return {};
   Result<ModelConfig> config = read_model_config(directory);
   if (!config.ok()) return config.status();
   const auto files = Checkpoint::open(directory);
   if (format == LoadFormat::kSafetensors && !files.ok()) return files.status();
   if (format == LoadFormat::kSafetensors) SLUICE_TRY(fit_to_files(*files.value(), &config.value()));
-  MoeConfig moe = config.value().decoder.with_activations(x).moe();
+  MoeConfig moe = config.value().decoder.with_activations(x).with_fp8_activations(f.fp8_activations).moe();
   moe.layout = layout_for(device.info().backend);
+  SLUICE_TRY(check_moe_activations(moe, device.info(), device.catalog()));
   return Moe::plan(device, moe, batched_tokens(f, device), {.batch_invariant = f.batch_invariant},
                    f.moe_backend)
       .status();
@@ -85,6 +87,12 @@ Status load_draft_layer(const ModelFlags& flags, DType x, Session* s) {
 }
 
 }  // namespace
+
+Status check_moe_activations(const MoeConfig& config, const DeviceInfo& device, const Catalog& catalog) {
+  Status status = check_fp8_activations(config, device, catalog);
+  if (!status.ok()) status.message = "--moe-activations fp8: " + status.message;
+  return status;
+}
 
 EngineOptions engine_options(const ModelFlags& f, const ModelConfig& config, const Device& device) {
   EngineOptions o;
@@ -161,6 +169,7 @@ Result<Session> open_session(const ModelFlags& asked, const SuitFlags& suit) {
   SLUICE_TRY(check_moe_backend(flags, s, dtype.value(), s.experts ? *s.experts : *s.device));
   LoadOptions options{
       .x = dtype.value(),
+      .fp8_activations = flags.fp8_activations,
       .experts = s.experts.get(),
       .slice = {.expert_parallel = flags.expert_parallel || flags.expert_parallel_size.value_or(1) > 1},
       .policy = {.batch_invariant = flags.batch_invariant},

@@ -24,6 +24,7 @@ struct ModelFlags {
   std::optional<int64_t> expert_parallel_size = {};  // SGLang's form: 1, or tensor_parallel_size
   std::string experts;          // "cuda": offload the MoE layers to the GPU; empty: everything on `device`
   MoeBackend moe_backend = {};  // kernels of the experts
+  bool fp8_activations = false;  // MoeConfig::fp8_activations of all layers
   std::string load_format = "auto";     // auto, safetensors, dummy
   std::optional<Routing> routing;       // routing of dummy weights; nullopt: uniform
   std::string dtype = "auto";           // activations: auto, bfloat16, float32
@@ -82,6 +83,9 @@ Result<Session> open_session(const ModelFlags& flags, const SuitFlags& suit = {}
 Status check_tensor_parallel(const ModelFlags& flags);
 Status open_devices(const ModelFlags& flags, Session* session);
 Status load_slices(const LoadOptions& options, Session* session);
+
+// check_fp8_activations() with the flag's name in its error.
+Status check_moe_activations(const MoeConfig& config, const DeviceInfo& device, const Catalog& catalog);
 
 // `name`: auto, bfloat16, float32.
 Result<DType> dtype_of(const std::string& name);

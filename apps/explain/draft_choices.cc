@@ -69,7 +69,8 @@ class Costs {
     bounds.verify_rows = 1 + drafts.drafts_max;
     bounds.tokens = bounds.rows = std::min(bounds.sequences * bounds.verify_rows, kVerifiedRows);
     bounds.pages = bounds.sequences * bounds.pages_per_seq();
-    DecoderConfig decoder = model.decoder.with_layouts_of(device).with_caches(q.cache);
+    DecoderConfig decoder =
+        model.decoder.with_layouts_of(device).with_caches(q.cache).with_fp8_activations(q.fp8_activations);
     Costs out;
     out.waiting_us_ = device.backend == Backend::kCuda ? kWaitingUs : 0;
     if (drafts.layer) {

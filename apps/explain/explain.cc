@@ -204,6 +204,7 @@ int explain_whole_model(const ExplainOptions& options) {
                          .sweep_tokens_max = {},
                          .policy = options.policy,
                          .moe_backend = options.moe_backend,
+                         .fp8_activations = options.fp8_activations,
                          .cache = cache.value()};
   if (options.speculation) return explain_drafts(question, options, device.value());
   if (options.show == Show::kSweep) question.sweep_tokens_max = options.tokens_max;

@@ -29,6 +29,7 @@ struct ExplainOptions {
   std::optional<std::string> device;  // cpu, cuda or auto for this machine, or a known device; nullopt: this machine
   Policy policy;
   MoeBackend moe_backend = {};          // kernels of the model's experts
+  bool fp8_activations = false;         // MoeConfig::fp8_activations of the model's layers
   std::string kv_cache_dtype = "auto";  // type of the model's KV cache; see ModelFlags
   // With a model: shows the best numbers of drafts instead of the kernels.
   std::optional<SpeculativeConfig> speculation;

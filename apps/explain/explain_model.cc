@@ -5,6 +5,7 @@
 
 #include "apps/common/model_directory.h"
 #include "apps/common/model_floor.h"
+#include "apps/common/session.h"
 #include "backends/backends.h"
 #include "models/family.h"
 #include "nn/decoder.h"
@@ -96,6 +97,8 @@ Status choose(const ModelQuestion& q, const DeviceInfo& device, ModelChoices* ou
                      q.model + "', which has no sequences");
     MoeConfig config = moe.value();
     config.layout = layout_for(device.backend);
+    config.fp8_activations = q.fp8_activations;
+    SLUICE_TRY(check_moe_activations(config, device, all_candidates()));
     const auto step =
         plan_moe(device, all_candidates(), config, tokens_max, q.policy, q.moe_backend, Gaps::kShown);
     if (!step.ok()) return step.status();
@@ -116,7 +119,10 @@ Status choose(const ModelQuestion& q, const DeviceInfo& device, ModelChoices* ou
   bounds.sequences = std::clamp<int64_t>(q.tokens, 1, 256);
   bounds.pages = bounds.sequences * bounds.pages_per_seq();
   out->layers = std::ssize(config.value().decoder.layers);
-  const DecoderConfig decoder = config.value().decoder.with_layouts_of(device).with_caches(q.cache);
+  const DecoderConfig decoder =
+      config.value().decoder.with_layouts_of(device).with_caches(q.cache).with_fp8_activations(
+          q.fp8_activations);
+  SLUICE_TRY(check_moe_activations(decoder.moe(), device, all_candidates()));
   const auto steps =
       plan_decoder(device, all_candidates(), decoder, bounds, q.policy, q.moe_backend, false, Gaps::kShown);
   if (!steps.ok()) return steps.status();

@@ -42,6 +42,7 @@ struct ModelQuestion {
   std::optional<int64_t> sweep_tokens_max;  // if set, also lists every change of kernel up to this token count
   Policy policy = {};
   MoeBackend moe_backend = {};
+  bool fp8_activations = false;  // MoeConfig::fp8_activations of the layers
   CacheType cache = CacheType::kSame;  // type of the KV cache; not used for a name of known_moe()
 };
 

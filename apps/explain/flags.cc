@@ -66,6 +66,7 @@ Status check_uses(const CLI::App& app, const ExplainFlags& flags) {
       {"--moe-backend", model, "needs --model, found none (use --force for an operation)"},
       {"--moe-backend-prefill", model, "needs --model, found none (use --force for an operation)"},
       {"--moe-backend-decode", model, "needs --model, found none (use --force for an operation)"},
+      {"--moe-activations", model, "needs --model, found none (use the field fp8_x of an operation)"},
       {"--kv-cache-dtype", model, "needs --model, found none (use --cache for an operation)"},
       {"--speculative-config", model, "needs --model, found none"},
       {"--max-model-len", model, "needs --model, found none"},
@@ -149,6 +150,7 @@ Command add_explain(CLI::App& root, const std::vector<std::string>& words) {
         ->capture_default_str()
         ->check(integer_between(0, kStepTokensMax));
     add_moe_backend(app, &flags->options.moe_backend, "With --model");
+    add_moe_activations(app, &flags->options.fp8_activations, "With --model");
     app->add_option("--kv-cache-dtype", flags->options.kv_cache_dtype,
                     "with --model: type of the KV cache: auto, bfloat16, fp8, fp8_e4m3")
         ->capture_default_str();
