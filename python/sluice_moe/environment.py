@@ -6,6 +6,7 @@ import os
 from .errors import InvalidArgument
 
 DECODE_KERNEL, PREFILL_KERNEL, DECODE_TOKENS = "SLUICE_DECODE_KERNEL", "SLUICE_PREFILL_KERNEL", "SLUICE_DECODE_TOKENS"
+ACTIVATIONS = "SLUICE_MOE_ACTIVATIONS"
 
 
 def switch(name: str) -> bool:
@@ -18,12 +19,13 @@ def switch(name: str) -> bool:
 
 def expert_kernels_text() -> str:
     """The variables that expert_kernels() reads, as a prefix of an error: "SLUICE_DECODE_KERNEL=dot: "; empty if none is set."""
-    given = [f"{name}={os.environ[name]}" for name in (DECODE_KERNEL, PREFILL_KERNEL, DECODE_TOKENS) if os.environ.get(name)]
+    given = [f"{name}={os.environ[name]}" for name in (DECODE_KERNEL, PREFILL_KERNEL, DECODE_TOKENS, ACTIVATIONS) if os.environ.get(name)]
     return " ".join(given) + ": " if given else ""
 
 
 def expert_kernels() -> dict[str, object]:
-    """The arguments of MoeLayer that choose the kernels of the experts by phase; empty if no variable is set."""
+    """The arguments of MoeLayer that choose the kernels of the experts by phase, and whether they may round activations to FP8; empty if
+    no variable is set."""
     out: dict[str, object] = {}
     for name, argument in ((DECODE_KERNEL, "kernel_decode"), (PREFILL_KERNEL, "kernel_prefill")):
         if os.environ.get(name):
@@ -33,4 +35,9 @@ def expert_kernels() -> dict[str, object]:
         if not tokens.isdecimal() or int(tokens) < 1:
             raise InvalidArgument(f"{DECODE_TOKENS}: wanted a number of tokens, 1 or more, found {tokens!r}")
         out["decode_tokens"] = int(tokens)
+    activations = os.environ.get(ACTIVATIONS, "bf16")
+    if activations not in ("bf16", "fp8"):
+        raise InvalidArgument(f"{ACTIVATIONS}: wanted bf16 or fp8, found {activations!r}")
+    if activations == "fp8":
+        out["fp8_activations"] = True
     return out

@@ -209,7 +209,9 @@ def test_kernels_by_phase(vllm_config, monkeypatch):  # noqa: F811
 @pytest.mark.parametrize("name, value, reason", [
     ("SLUICE_DECODE_KERNEL", "panels_f23", "SLUICE_DECODE_KERNEL=panels_f23: moe backend: wanted auto or one of "),
     ("SLUICE_PREFILL_KERNEL", "cpu.expert_gemm.mxfp4_avx512", "mxfp4_avx512"),
-    ("SLUICE_DECODE_TOKENS", "few", "SLUICE_DECODE_TOKENS: wanted a number of tokens, 1 or more, found 'few'")])
+    ("SLUICE_DECODE_TOKENS", "few", "SLUICE_DECODE_TOKENS: wanted a number of tokens, 1 or more, found 'few'"),
+    ("SLUICE_MOE_ACTIVATIONS", "int8", "SLUICE_MOE_ACTIVATIONS: wanted bf16 or fp8, found 'int8'"),
+    ("SLUICE_MOE_ACTIVATIONS", "fp8", "SLUICE_MOE_ACTIVATIONS=fp8: fp8_activations: wanted activations in bf16, experts in e2m1")])
 def test_a_kernel_that_cannot_run_ends_the_start(vllm_config, monkeypatch, name, value, reason):  # noqa: F811
     monkeypatch.setenv(name, value)
     with pytest.raises(ValueError) as why:
