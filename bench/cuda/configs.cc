@@ -100,6 +100,8 @@ Status Bench::configs() {
   std::vector<ExpertShape> shapes = mxfp4_shapes();
   const std::vector<ExpertShape> bf16 = bf16_shapes();
   shapes.insert(shapes.end(), bf16.begin(), bf16.end());
+  for (const ExpertShape& s : fp8_shapes())
+    if (s.fp8_x && !options_.models.empty()) shapes.push_back(s);
   std::erase_if(shapes, [&](const ExpertShape& s) { return !wants(s.model); });
   for (size_t i = 0; i < shapes.size(); ++i) {
     share(static_cast<int64_t>(shapes.size() - i));

@@ -22,7 +22,7 @@ constexpr const char* kUsage = R"(usage: sluice_bench_cuda [OPTIONS]
 Times Sluice's kernels on this machine's GPU, and the kernels of the libraries in --peers.
 
   --suite LIST      comma-separated: router, fused, routing, chain, lora, linear, attention, latent, sample, mxfp4, bf16, formats,
-                    group, gaps, expert_configs (default: all but group, gaps and expert_configs). group: the sum over
+                    fp8, group, gaps, expert_configs (default: all but fp8, group, gaps and expert_configs). group: the sum over
                     ranks, on all GPUs of the machine. gaps: the cost of a launch before each MoE layer. Rows of fused go
                     to router.csv, rows of chain to routing.csv.
   --models LIST     only these shapes, named as in the rows: 2880x128,256x8-deepseek_v3,gpt-oss-120b
@@ -50,12 +50,22 @@ struct Suite {
   std::string name;
   Status (Bench::*run)();
 };
-const Suite kSuites[] = {
-    {"router", &Bench::router},       {"fused", &Bench::fused},     {"routing", &Bench::routing},
-    {"chain", &Bench::chain},         {"lora", &Bench::lora},       {"linear", &Bench::linear},
-    {"attention", &Bench::attention}, {"latent", &Bench::latent},   {"sample", &Bench::sample},
-    {"mxfp4", &Bench::mxfp4},         {"formats", &Bench::formats}, {"bf16", &Bench::bf16},
-    {"group", &Bench::group},         {"gaps", &Bench::gaps},       {"expert_configs", &Bench::configs}};
+const Suite kSuites[] = {{"router", &Bench::router},
+                         {"fused", &Bench::fused},
+                         {"routing", &Bench::routing},
+                         {"chain", &Bench::chain},
+                         {"lora", &Bench::lora},
+                         {"linear", &Bench::linear},
+                         {"attention", &Bench::attention},
+                         {"latent", &Bench::latent},
+                         {"sample", &Bench::sample},
+                         {"mxfp4", &Bench::mxfp4},
+                         {"formats", &Bench::formats},
+                         {"bf16", &Bench::bf16},
+                         {"fp8", &Bench::fp8},
+                         {"group", &Bench::group},
+                         {"gaps", &Bench::gaps},
+                         {"expert_configs", &Bench::configs}};
 
 struct Options {
   std::vector<const Suite*> suites;
@@ -131,7 +141,8 @@ Status parse_peer_ops(const std::string& list, std::vector<std::string>* out) {
 Result<Options> parse(int argc, char** argv) {
   Options o;
   for (const Suite& suite : kSuites)
-    if (suite.run != &Bench::configs && suite.run != &Bench::gaps && suite.run != &Bench::group)
+    if (suite.run != &Bench::configs && suite.run != &Bench::gaps && suite.run != &Bench::group &&
+        suite.run != &Bench::fp8)
       o.suites.push_back(&suite);
   for (int i = 1; i < argc; ++i) {
     const std::string word = std::string_view(argv[i]) == "--draws" ? "--expert-ids" : argv[i];

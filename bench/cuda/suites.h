@@ -50,6 +50,7 @@ class Bench {
   Status latent();     // latent_attention, latent_attend
   Status sample();     // embedding, rope, sample
   Status formats();    // the same for the other formats of weights
+  Status fp8();        // layers that keep rows of x in bf16, and layers that may round them to FP8
   Status mxfp4();      // expert_gemms, moe_layer, moe_block; read, dense_8192
   Status bf16();       // the same, and draft_step
   Status gaps();       // moe_layer_behind: MoE layers after other launches

@@ -95,7 +95,7 @@ Contest Bed::contest(const std::string& suite, const char* op, const std::string
 
 Result<std::string> Bed::check(const Tensor& y, Who who) const {
   return experts_.check({.x = x(0), .ids = draw(0).ids, .weights = draw(0).weights, .y = y},
-                        who == Who::kPeer ? kPeerShare : kOurShare);
+                        who == Who::kPeer ? kPeerShare : our_share(shape()));
 }
 
 Status PeerRun::enqueue(const Bed& bed, int64_t i, int32_t part) const {

@@ -11,7 +11,8 @@ namespace sluice::bench {
 constexpr int64_t kDraws = 8;
 // Bounds for the RMS of a token's errors relative to the RMS of the token. Each rounding to bf16, after a GEMM and at the end,
 // leaves about 2^-9. Baselines round more often.
-constexpr double kOurShare = 0x1p-7, kPeerShare = 0x1p-6;
+constexpr double kOurShare = 0x1p-7, kPeerShare = 0x1p-6, kFp8Share = 0x1p-4;
+inline double our_share(const ExpertShape& shape) { return shape.fp8_x ? kFp8Share : kOurShare; }
 
 class Bed {
  public:

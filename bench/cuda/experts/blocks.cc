@@ -49,7 +49,8 @@ class Block {
     if (!routes.ok() || !routes.value().empty()) return routes;
     const int64_t shared = config_.shared_intermediate / config_.intermediate;
     return experts_.check(
-        {.x = x(0), .ids = choice.ids, .weights = choice.weights, .y = y_, .shared = shared}, kOurShare);
+        {.x = x(0), .ids = choice.ids, .weights = choice.weights, .y = y_, .shared = shared},
+        our_share(experts_.shape()));
   }
 
   // The mean number of distinct experts, counted after some runs, because the router computes the ids from x.

@@ -26,6 +26,7 @@ struct ExpertShape {
   int64_t shared = 0;
   // No kernel and no cost model was fitted to this shape. It is measured only if --models names it.
   bool held_out = false;
+  bool fp8_x = false;  // kernels may round rows of x to FP8
   WeightScales scales = WeightScales::kMx;
 
   WeightFormat format() const { return {w, scales}; }
@@ -51,6 +52,7 @@ std::vector<ExpertShape> mxfp4_shapes();
 std::vector<ExpertShape> bf16_shapes();
 // bf16's models in FP8 (blocks of 128 x 128, and one scale for each row), MXFP8, NVFP4 and, to compare, MXFP4.
 std::vector<ExpertShape> format_shapes();
+std::vector<ExpertShape> fp8_shapes();  // each without and with fp8_x
 
 // How tokens choose experts.
 enum class Spread : uint8_t { kUniform, kZipf };

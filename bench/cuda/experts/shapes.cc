@@ -1,4 +1,7 @@
 // The experts' shapes by model, and the sizes of their GEMMs.
+#include <deque>
+#include <string>
+
 #include "cuda/experts/experts.h"
 #include "graph/runs.h"
 #include "nn/moe/graph.h"
@@ -137,6 +140,30 @@ std::vector<ExpertShape> format_shapes() {
           as("glm-4.5-air.bf16", air, DType::kBF16, S::kMx)};
 }
 
+std::vector<ExpertShape> fp8_shapes() {
+  ExpertShape part = deepseek_v3("");
+  part.route.scope = ExpertScope::kRange;
+  part.route.expert_count = part.route.experts / 8;
+  using S = WeightScales;
+  std::vector<ExpertShape> out;
+  const auto add = [&](const std::string& model, ExpertShape shape, DType w, WeightScales scales) {
+    shape.w = w, shape.scales = scales;
+    for (const bool fp8 : {false, true}) {
+      static std::deque<std::string> names;  // ExpertShape::model does not own its name
+      shape.model = names.emplace_back(model + (fp8 ? ".fp8-activations" : "")).c_str();
+      shape.fp8_x = fp8;
+      out.push_back(shape);
+    }
+  };
+  add("gpt-oss-120b", gpt_oss("", 128), DType::kE2M1, S::kMx);
+  add("gpt-oss-20b", gpt_oss("", 32), DType::kE2M1, S::kMx);
+  add("deepseek-v4-flash", deepseek_v4("", 256, 4096, 2048), DType::kE2M1, S::kMx);
+  add("deepseek-v3-ep8.fp8-blocks", part, DType::kE4M3, S::kBlocks);
+  add("glm-4.5-air.fp8-blocks", glm("", 4096, 1408, 128), DType::kE4M3, S::kBlocks);
+  add("qwen3-30b-a3b.fp8-rows", qwen3("", 2048, 768), DType::kE4M3, S::kRows);
+  return out;
+}
+
 GateShape ExpertShape::gate() const {
   return {hidden, route.experts, biases, biases ? DType::kBF16 : DType::kF32};
 }
@@ -167,7 +194,8 @@ MoeConfig ExpertShape::moe() const {
           .up_bias = biases,
           .down_bias = biases,
           .shared_w = w,
-          .shared_scales = scales};
+          .shared_scales = scales,
+          .fp8_activations = fp8_x};
 }
 
 ExpertMlp::Problem ExpertShape::mlp(int64_t tokens) const {

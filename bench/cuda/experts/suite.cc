@@ -95,6 +95,7 @@ Status Bench::layers(Experts& experts, const std::vector<Tensor>& x, const std::
 
 Status Bench::mxfp4() { return experts(mxfp4_shapes(), {}); }
 Status Bench::formats() { return experts(format_shapes(), {}); }
+Status Bench::fp8() { return experts(fp8_shapes(), {}); }
 Status Bench::bf16() { return experts(bf16_shapes(), {3, 5}); }  // token counts of steps that verify a draft
 
 Status Bench::experts(const std::vector<ExpertShape>& all, const std::vector<int64_t>& more_counts) {
