@@ -292,6 +292,27 @@ TEST(Cli, MoeRunsALayerGivenAsFieldsWithANamedKernel) {
   EXPECT_TRUE(contains(json, "cpu.lora_delta.dot")) << json;
 }
 
+// Kernels that round activations to FP8 are listed where they run, and asked for in vain anywhere else.
+TEST(Cli, Fp8Activations) {
+  const std::vector<std::string> explain = {"explain",  "--model", "gpt-oss-120b",      "--tokens", "8192",
+                                            "--device", "h200",    "--moe-activations", "fp8"};
+  EXPECT_TRUE(contains(answer(explain), "cuda.expert_gemm.mxfp4_fp8_tile_sm90"));
+  auto exact = explain;
+  exact.back() = "bf16";
+  EXPECT_FALSE(contains(answer(exact), "_fp8_tile"));
+  auto in_bf16 = explain;
+  in_bf16[2] = "qwen3-30b-a3b";
+  EXPECT_TRUE(contains(complaint(in_bf16),
+                       "--moe-activations fp8: wanted activations in bf16, experts in e2m1 (scales mx)"));
+  EXPECT_TRUE(contains(complaint({"run", "-p", "1+1?", "--device", "cpu", "--moe-activations", "fp8"}),
+                       "--moe-activations fp8: wanted activations in bf16"));
+  EXPECT_TRUE(contains(complaint({"moe", "gpt-oss-20b fp8_activations=1"}),
+                       "fp8_activations: wanted activations in bf16"));
+  auto unknown = explain;
+  unknown.back() = "int8";
+  EXPECT_TRUE(contains(complaint(unknown), "--moe-activations"));
+}
+
 // With a GPU the layer runs on the GPU; without a GPU the command prints the reason.
 TEST(Cli, MoeOnAGpu) {
   const Outcome o = run_process({SLUICE_COMMAND, "moe", "hidden=256 intermediate=128 experts=16 top_k=4",

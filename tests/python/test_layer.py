@@ -197,6 +197,8 @@ def test_refused_weights_leave_the_old_ones():
 def test_what_cannot_be_made():
     with pytest.raises(sluice_moe.InvalidArgument, match="gpt-oss-121b"):
         sluice_moe.MoeLayer("gpt-oss-121b", device="cpu")
+    with pytest.raises(sluice_moe.InvalidArgument, match="fp8_activations: wanted activations in bf16, experts in e2m1"):
+        sluice_moe.MoeLayer("gpt-oss-20b", device="cpu", tokens_max=8, fp8_activations=True)
     with pytest.raises(sluice_moe.InvalidArgument, match="hiden"):
         sluice_moe.MoeLayer(hiden=64, device="cpu")
     with pytest.raises(sluice_moe.InvalidArgument, match="tp"):
