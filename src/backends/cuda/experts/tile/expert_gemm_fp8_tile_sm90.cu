@@ -1,9 +1,10 @@
 // Expert GEMM for many rows per expert with rows of x rounded to FP8 (fp8_x of ops/expert_gemm.h): one launch rounds them
-// (quantize_rows.cu), then tiles of 192 weight rows x up to 192 rows of x (tiles.cuh) multiply them on the tensor cores in FP8, at twice
-// the rate of bf16. mxfp4 weights become e5m2 in registers, exactly; e4m3 weights are operands as they are. The packed weights are the
-// same as for the other kernels.
+// (quantize_rows.cu), then tiles of 192 weight rows x up to 160 rows of x, or 256 x 256 by CTA pairs (tiles.cuh), multiply them on the
+// tensor cores in FP8, at twice the rate of bf16. mxfp4 weights become e5m2 in registers, exactly; e4m3 weights are operands as they
+// are. The packed weights are the same as for the other kernels.
 //
-// Wins    from about 32 rows per expert on, where products rather than bytes take the time (docs/lab/cuda-fp8-activations.md).
+// Wins    where products rather than bytes take the time: from about 100 rows per expert on with mxfp4 weights, which threads decode, and
+//         from about 50 with e4m3 weights.
 // Loses   for fewer rows to the kernels that keep x in bf16, because the weights' bytes take the time and the rounding is one launch more.
 // Limits  see supports() in tile_candidate.h. Sums are never split and always added in the same order, so the kernel is batch-invariant.
 // Source  original; the contract is ops/expert_gemm.h, the measurements are docs/lab/cuda-fp8-activations.md.
