@@ -139,24 +139,36 @@ TEST(CudaCards, EachExpertIsServedByOneLaunch) {
       }
 }
 
+// Problems of 32 experts, with rows in y's order and with rows of tokens.
+std::vector<ExpertGemm::Problem> few_and_many_rows(const WeightFormat& f) {
+  std::vector<ExpertGemm::Problem> out;
+  for (const int64_t slots : {0, 4})
+    for (const int64_t tokens : {16, 256, 1024, 4096})
+      out.push_back({.rows = 4 * tokens,
+                     .experts = 32,
+                     .tokens = slots > 0 ? tokens : 0,
+                     .slots = slots,
+                     .w = f.w,
+                     .scales = f.scales,
+                     .layout = WeightLayout::kFragments});
+  return out;
+}
+// The configurations of a problem, each with a name of its own.
+std::vector<Config> named_configs(const ExpertGemm::Problem& p) {
+  std::set<std::string> names;
+  std::vector<Config> out = cuda::tile_configs(p, h200());
+  for (const Config& config : out)
+    EXPECT_TRUE(names.insert(config.name).second) << config.name << " occurs twice, " << fields_text(p);
+  return out;
+}
+
 // Every compiled kernel belongs to a configuration, and no two configurations have the same name.
 TEST(CudaCards, EveryTileKernelIsReachedAndEveryConfigurationHasItsName) {
   for (const WeightFormat& f : kFormats) {
     std::set<int> reached;
-    for (const int64_t slots : {0, 4})
-      for (const int64_t tokens : {16, 256, 1024, 4096}) {
-        ExpertGemm::Problem p{.rows = 4 * tokens,
-                              .experts = 32,
-                              .w = f.w,
-                              .scales = f.scales,
-                              .layout = WeightLayout::kFragments};
-        if (slots > 0) p.tokens = tokens, p.slots = slots;
-        std::set<std::string> names;
-        for (const Config& config : cuda::tile_configs(p, h200())) {
-          EXPECT_TRUE(names.insert(config.name).second) << config.name << " occurs twice, " << fields_text(p);
-          for (const KernelLaunch& one : config.launches) reached.insert(cuda::TileLaunch::of(one).kernel);
-        }
-      }
+    for (const ExpertGemm::Problem& p : few_and_many_rows(f))
+      for (const Config& config : named_configs(p))
+        for (const KernelLaunch& one : config.launches) reached.insert(cuda::TileLaunch::of(one).kernel);
     reached.erase(cuda::TileLaunch::kOrderRows);
     EXPECT_EQ(reached.size(), cuda::tile_kernels(f).size()) << text(f);
   }
@@ -167,35 +179,24 @@ TEST(CudaCards, EveryConfigurationWithFp8RowsRoundsThemFirst) {
   for (const WeightFormat& f : kFormats) {
     if (!cuda::has_fp8_tiles(f)) continue;
     std::set<int> reached;
-    for (const int64_t slots : {0, 4})
-      for (const int64_t tokens : {16, 256, 1024, 4096}) {
-        ExpertGemm::Problem p{.rows = 4 * tokens,
-                              .experts = 32,
-                              .w = f.w,
-                              .scales = f.scales,
-                              .layout = WeightLayout::kFragments,
-                              .x_unaligned = true,
-                              .fp8_x = true};
-        if (slots > 0) p.tokens = tokens, p.slots = slots;
-        const ExpertGemm::Problem fp8 = cuda::with_fp8_x(p);
-        std::set<std::string> names;
-        for (const Config& config : cuda::tile_configs(fp8, h200())) {
-          EXPECT_TRUE(names.insert(config.name).second) << config.name << " occurs twice, " << fields_text(p);
-          EXPECT_TRUE(config.refusal.accepted()) << config.name;  // rounded rows are aligned
-          const int first = cuda::TileLaunch::of(config.launches.front()).kernel;
-          EXPECT_LT(first, cuda::TileLaunch::kOrderRows) << config.name;
-          for (size_t i = 1; i < config.launches.size(); ++i) {
-            const int kernel = cuda::TileLaunch::of(config.launches[i]).kernel;
-            ASSERT_GE(kernel, 0) << config.name;
-            reached.insert(kernel);
-            const bool in_order =
-                cuda::tile_kernels(fp8)[static_cast<size_t>(kernel)].x == cuda::XSource::kInOrder;
-            EXPECT_TRUE(slots == 0 || in_order == (first == cuda::TileLaunch::kQuantizeOrdered))
-                << config.name;
-          }
-          EXPECT_EQ(config.workspace_bytes, cuda::fp8_bytes(p, first == cuda::TileLaunch::kQuantizeOrdered));
+    for (ExpertGemm::Problem p : few_and_many_rows(f)) {
+      p.x_unaligned = p.fp8_x = true;
+      const ExpertGemm::Problem fp8 = cuda::with_fp8_x(p);
+      for (const Config& config : named_configs(fp8)) {
+        EXPECT_TRUE(config.refusal.accepted()) << config.name;  // rounded rows are aligned
+        const int first = cuda::TileLaunch::of(config.launches.front()).kernel;
+        const bool orders = first == cuda::TileLaunch::kQuantizeOrdered;
+        EXPECT_TRUE(orders || first == cuda::TileLaunch::kQuantizeRows) << config.name;
+        for (size_t i = 1; i < config.launches.size(); ++i) {
+          const int kernel = cuda::TileLaunch::of(config.launches[i]).kernel;
+          ASSERT_GE(kernel, 0) << config.name;
+          reached.insert(kernel);
+          const cuda::TileKernel& k = cuda::tile_kernels(fp8)[static_cast<size_t>(kernel)];
+          EXPECT_TRUE(p.slots == 0 || (k.x == cuda::XSource::kInOrder) == orders) << config.name;
         }
+        EXPECT_EQ(config.workspace_bytes, cuda::fp8_bytes(p, orders));
       }
+    }
     EXPECT_EQ(reached.size(), cuda::tile_kernels(f, DType::kE4M3).size()) << text(f);
   }
 }

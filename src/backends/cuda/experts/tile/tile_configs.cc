@@ -67,13 +67,13 @@ constexpr Ladder kDecodedPairs[] = {{{-160}}, {{64, -160}, 1}, {{112, -160}, 1},
 
 // The index in tile_kernels() of the kernel with tile_n = |n| (pairs if
 // n < 0) and this source of rows, or -1 if no such kernel is compiled.
-int kernel_of(const ExpertGemm::Problem& p, int n, Rows rows, bool first) {
+int kernel_of(WeightFormat f, int n, Rows rows, bool first) {
   const bool pair = n < 0;
   const XSource x = rows == Rows::kAsTheyAre || rows == Rows::kOrdered ? XSource::kInOrder
                     : rows == Rows::kThreads || !pair                  ? XSource::kThreads
                     : rows == Rows::kGathered && first                 ? XSource::kGathered
                                                                        : XSource::kRowBoxes;
-  const auto kernels = tile_kernels(p);
+  const auto kernels = tile_kernels(f);
   for (size_t i = 0; i < kernels.size(); ++i)
     if (kernels[i].n_most == std::abs(n) && (kernels[i].ctas() == 2) == pair && kernels[i].x == x)
       return static_cast<int>(i);
@@ -123,7 +123,8 @@ std::vector<TileLaunch> launches_of(const ExpertGemm::Problem& p, const DeviceIn
   std::vector<TileLaunch> steps(static_cast<size_t>(count));
   int next = 1;  // the smallest row count that no kernel covers yet
   for (int i = 0; i < count; ++i) {
-    const int kernel = kernel_of(p, ladder.n[static_cast<size_t>(i)], rows, i == ladder.first);
+    const int kernel =
+        kernel_of(ExpertGemm::format(p), ladder.n[static_cast<size_t>(i)], rows, i == ladder.first);
     if (kernel < 0) return {};
     const TileKernel& k = tile_kernels(p)[static_cast<size_t>(kernel)];
     double most = k.n_most;
@@ -145,7 +146,7 @@ std::vector<TileLaunch> launches_of(const ExpertGemm::Problem& p, const DeviceIn
     next = std::max(next, rows_most + (rows_most < INT32_MAX));
   }
   std::vector<TileLaunch> out;
-  if (const int kernel = first_launch(p, rows); kernel < 0) out.push_back({.kernel = kernel});
+  if (rows == Rows::kOrdered) out.push_back({.kernel = TileLaunch::kOrderRows});
   const TileKernel& first =
       tile_kernels(p)[static_cast<size_t>(steps[static_cast<size_t>(ladder.first)].kernel)];
   const ExpertOrder order = order_of(p, first, mean, tiles_of(p, first, mean));
