@@ -143,8 +143,9 @@ def rows(engine: str, out: pathlib.Path, version: str) -> None:
     print("suite,op,model,tokens,impl,version,median_us,p10_us,p90_us,bytes,flops,note")
     for (model, backend), r in load(out).items():
         chosen, _, variant = backend.partition("+")
-        impl = {"sluice": "sluice", "default": f"{engine}-{r['experts']}"}.get(chosen, f"{engine}-{chosen}")
-        which = f"{version}+{engine}-{r[engine]}" if chosen == "sluice" else r[engine]
+        ours = chosen.startswith("sluice")
+        impl = chosen if ours else f"{engine}-{r['experts']}" if chosen == "default" else f"{engine}-{chosen}"
+        which = f"{version}+{engine}-{r[engine]}" if ours or chosen == "gates" else r[engine]
         name = f"gpt-oss-{model}" if model in ("20b", "120b") else model
         for row in sorted(r["rows"], key=lambda row: (row["op"], row["tokens"])):
             print(f"engine_{engine},{row['op']},{name},{row['tokens']},{impl},{which},{row['median_us']:.4f},{row['p10_us']:.4f},"

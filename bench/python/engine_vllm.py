@@ -6,9 +6,10 @@
     engine_vllm.py table --out DIR                       prints ratios, and how far the answers of backends differ
     engine_vllm.py rows --out DIR --version COMMIT       prints rows for bench/measured/h200/engine_vllm.csv
 
-MODEL is 20b or 120b (gpt-oss), qwen3 (eight layers of Qwen3-30B-A3B, bf16 experts), hy3 (one layer of Hunyuan 3 and its MTP layer, bf16)
-or tiny (the shape of the shipped model, for a trial on the CPU). BACKEND is default (vLLM's choice), marlin, gates (vLLM's
-choice of experts, Sluice's gates) or sluice, and may have a variant. Variants only answer prompts, without graphs and with a small cache,
+MODEL is 20b or 120b (gpt-oss), qwen3 (eight layers of Qwen3-30B-A3B, bf16 experts), qwen3-fp8 (all of its layers, FP8 in blocks of 128),
+hy3 (one layer of Hunyuan 3 and its MTP layer, bf16) or tiny (the shape of the shipped model, for a trial on the CPU). BACKEND is default
+(vLLM's choice), marlin, gates (vLLM's choice of experts, Sluice's gates), sluice or sluice-fp8x (experts' inputs in FP8 where that is
+faster), and may have a variant. Variants only answer prompts, without graphs and with a small cache,
 so that several fit on a GPU:
     +plain              answers only; the baseline of +draft and +mtp
     +draft              a draft model, whose weights equal the target's, drafts three tokens
@@ -189,8 +190,9 @@ class Engine(Steps):
         else:
             arguments |= {"compilation_config": {
                 "cudagraph_mode": "FULL_DECODE_ONLY", "cudagraph_capture_sizes": list(SEQUENCES)}}
-        if backend == "sluice":
+        if backend in ("sluice", "sluice-fp8x"):
             arguments["quantization"] = "sluice"
+            os.environ["SLUICE_MOE_ACTIVATIONS"] = "fp8" if backend == "sluice-fp8x" else "bf16"
         elif backend == "gates":
             os.environ["SLUICE_VLLM_GATES"] = "1"
         elif backend != "default":

@@ -11,14 +11,20 @@ import re
 import zlib
 
 SEED = 20
+BLOCK, CODES_RMS = 128, 64  # of FP8 weights: the side of a block that shares a scale, and the RMS of random codes
 TINY = pathlib.Path(__file__).parents[2] / "models/sluice-16e-tiny/config.json"
 
 
 def config_of(model: str) -> dict:
-    """Returns a config.json: gpt-oss-20b's or -120b's as published, the shipped model's, or one of eight layers of Qwen3-30B-A3B or of one MoE
-    layer and the MTP layer of Hunyuan 3."""
+    """Returns a config.json: gpt-oss-20b's or -120b's as published, the shipped model's, Qwen3-30B-A3B-FP8's, or one of eight layers of
+    Qwen3-30B-A3B or of one MoE layer and the MTP layer of Hunyuan 3."""
     if model == "tiny":
         return json.loads(TINY.read_text())
+    if model == "qwen3-fp8":
+        return config_of("qwen3") | {"num_hidden_layers": 48, "quantization_config": {
+            "quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic", "weight_block_size": [128, 128],
+            "modules_to_not_convert": ["lm_head"] + [f"model.layers.{i}.{part}" for i in range(48)
+                                                     for part in ("input_layernorm", "post_attention_layernorm", "mlp.gate")]}}
     if model == "qwen3":
         return {
             "architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", "attention_bias": False, "attention_dropout": 0.0,
@@ -84,6 +90,8 @@ def fill(model, config: dict, shard: Shard = Shard()) -> None:
             draw = torch.Generator(device=data.device)
             seed = SEED * 1_000_003 + zlib.crc32(seed_name(name).encode())
             matrix = name.split(".")[-1].split("_")[0]
+            if not data.shape:  # scales of an FP8 cache, which keep vLLM's defaults
+                continue
             if matrix in rows:
                 data.zero_()
                 first, width = shard.expert_rank * data.shape[0], hidden if matrix == "w13" else inside
@@ -102,7 +110,7 @@ def fill(model, config: dict, shard: Shard = Shard()) -> None:
                 data.normal_(0, 1, generator=draw)
             else:
                 small = 0.2 if "o_proj" in name else 2 if "router" in name or "mlp.gate." in name else 1
-                data.normal_(0, small / math.sqrt(data.shape[-1] * (shard.ranks if "o_proj" in name else 1)), generator=draw)
+                fill_matrix(data, name, small, data.shape[-1] * (shard.ranks if "o_proj" in name else 1), draw)
 
 
 def seed_name(name: str) -> str:
@@ -114,6 +122,19 @@ def seed_name(name: str) -> str:
 def whole(name: str) -> bool:
     """Whether the parameter is replicated on every tensor-parallel rank."""
     return any(part in name for part in ("norm", "router", "mlp.gate.", "o_proj.bias"))
+
+
+def fill_matrix(data, name: str, kept: float, width: int, draw) -> None:
+    """Fills a matrix, or the scales of an FP8 matrix, so that a product over `width` inputs has `kept` times their magnitude. The scales of an
+    FP8 matrix have one column for 128 inputs."""
+    import torch
+
+    if name.endswith("scale_inv"):
+        data.fill_(kept / math.sqrt(width * BLOCK) / CODES_RMS)
+    elif data.dtype == torch.float8_e4m3fn:
+        data.copy_(torch.empty(data.shape, device=data.device).normal_(0, CODES_RMS, generator=draw).clamp_(-448, 448))
+    else:
+        data.normal_(0, kept / math.sqrt(width), generator=draw)
 
 
 def fill_expert(part, name: str, rows: int, width: int, back: bool, draw) -> None:
@@ -129,8 +150,10 @@ def fill_expert(part, name: str, rows: int, width: int, back: bool, draw) -> Non
     elif part.dtype == torch.uint8:
         codes = torch.empty((rows, width // 2), dtype=torch.uint8, device=part.device)
         part[:rows, :width // 2] = codes.random_(0, 256, generator=draw)
+    elif name.endswith("scale_inv"):
+        fill_matrix(part, name, kept, width // BLOCK, draw)
     else:
-        part[:rows, :width].normal_(0, kept / math.sqrt(width), generator=draw)
+        fill_matrix(part[:rows, :width], name, kept, width, draw)
 
 
 def adapter_of(model: str, out: pathlib.Path):
