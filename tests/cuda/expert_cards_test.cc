@@ -66,14 +66,15 @@ TEST(CudaCards, ExpertKernelsOfTensorCoresWantFragmentsOfTheirType) {
   }
 }
 
+std::string chosen(const ExpertGemm::Problem& p) {
+  const Decision d = decide<ExpertGemm>(p, h200(), cuda::catalog().table<ExpertGemm>());
+  EXPECT_GE(d.chosen, 0) << d.status().message;
+  return std::string(d.verdicts[static_cast<size_t>(std::max(d.chosen, 0))].candidate);
+}
+
 // The stream kernel serves few rows per expert, the tile kernel many. The generic kernel serves only what no
 // other kernel accepts.
 TEST(CudaCards, ExpertKernelsOfBf16AreChosenByRows) {
-  const auto chosen = [](const ExpertGemm::Problem& p) {
-    const Decision d = decide<ExpertGemm>(p, h200(), cuda::catalog().table<ExpertGemm>());
-    EXPECT_GE(d.chosen, 0) << d.status().message;
-    return std::string(d.verdicts[static_cast<size_t>(std::max(d.chosen, 0))].candidate);
-  };
   ExpertGemm::Problem p{.experts = 256,
                         .features = 2048,
                         .width = 7168,
@@ -90,6 +91,26 @@ TEST(CudaCards, ExpertKernelsOfBf16AreChosenByRows) {
   }
   p.x = DType::kF32;
   EXPECT_EQ(chosen(p), "cuda.expert_gemm.fma_sm90");
+}
+
+// DeepSeek V3's up product on one of eight ranks. With 16 rows per expert (512 tokens) the stream kernel takes 95 us
+// longer than the tile kernel (bench/measured/archive/h200/fp8.csv, expert_gemms of runs "layers" and "blocks").
+TEST(CudaCards, ExpertKernelsOfFp8BlocksAreChosenByRows) {
+  ExpertGemm::Problem p{.experts = 32,
+                        .experts_routed = 256,
+                        .features = 2048,
+                        .width = 7168,
+                        .slots = 8,
+                        .w = DType::kE4M3,
+                        .scales = WeightScales::kBlocks,
+                        .layout = WeightLayout::kFragments,
+                        .act = Activation::kSwiGlu};
+  for (const int64_t tokens : {1, 8, 512, 1024}) {
+    p.rows = 8 * tokens, p.tokens = tokens;
+    EXPECT_EQ(chosen(p), tokens <= 8 ? "cuda.expert_gemm.fp8_blocks_stream_sm90"
+                                     : "cuda.expert_gemm.fp8_blocks_tile_sm90")
+        << tokens;
+  }
 }
 
 // In every configuration each row count is served by exactly one launch, and only token rows are copied into
