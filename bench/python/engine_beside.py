@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
 """vLLM on a checkpoint of `sluice make-checkpoint`, timed as `sluice bench` times Sluice on the same bytes.
 
-    engine_beside.py run DIR --out FILE.json [--biases FILE.safetensors] [--decode 1,8] [--prefill 4096] [--moe-backend NAME] [--tp 2]
+    engine_beside.py run DIR --out FILE.json [--biases FILE.safetensors] [--decode 1,8] [--prefill 4096] [--moe-backend NAME]
     engine_beside.py rows FILE.json... --beside SLUICE.csv      prints rows for bench/measured/GPU/engine.csv
 
 Decoding, at a mean context of 1024 tokens: 20 ms of steps after a rest of 100 ms, six times (burst), then 600 ms without rest, of which
 the second half is timed (sustained). Prompts: one at a time, with and without a rest before each. A step is timed from one return of
 the engine to the next, host included. Afterwards some steps run without CUDA graphs, to count the distinct experts of each layer from
-the router's logits; with --tp, whose ranks are processes of their own, they are not counted.
+the router's logits.
 
 DIR may be on a tmpfs, so that Sluice and vLLM share one copy of gpt-oss-120b's 65 GB.
 
@@ -80,19 +80,16 @@ def replace_biases(model, path: str) -> int:
 
 
 class Beside(Steps):
-    def __init__(self, folder: str, vocabulary: int, decode: list[int], moe_backend: str | None, ranks: int):
+    def __init__(self, folder: str, vocabulary: int, decode: list[int], moe_backend: str | None):
         os.environ |= {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_USE_FLASHINFER_SAMPLER": "0", "VLLM_NO_USAGE_STATS": "1",
                        "HF_HUB_OFFLINE": "1", "VLLM_LOGGING_STREAM": "ext://sys.stderr", "VLLM_ALLOW_INSECURE_SERIALIZATION": "1"}
-        if ranks > 1:
-            os.environ["VLLM_WORKER_MULTIPROC_METHOD"] = "spawn"
         from vllm import LLM
 
-        self.ranks = ranks
         watch_experts()
         began = time.perf_counter()
         llm = LLM(model=folder, skip_tokenizer_init=True, dtype="bfloat16", max_model_len=MODEL_TOKENS, max_num_seqs=max(decode),
                   max_num_batched_tokens=8192, enable_prefix_caching=False, disable_log_stats=True, gpu_memory_utilization=0.92,
-                  tensor_parallel_size=ranks, compilation_config={"cudagraph_mode": "FULL_DECODE_ONLY", "cudagraph_capture_sizes": decode},
+                  compilation_config={"cudagraph_mode": "FULL_DECODE_ONLY", "cudagraph_capture_sizes": decode},
                   **({"moe_backend": moe_backend} if moe_backend else {}))
         self.ready_s = time.perf_counter() - began
         self.step_ms = 4.0  # expected step time of the next decode, taken from the previous one
@@ -109,11 +106,9 @@ class Beside(Steps):
                 break
         return times
 
-    def experts(self, steps, layers: int) -> float | None:
-        """Returns the number of distinct experts per layer and step, averaged over layers and several steps; None with several ranks."""
+    def experts(self, steps, layers: int) -> float:
+        """Returns the number of distinct experts per layer and step, averaged over layers and several steps."""
         global chosen
-        if self.ranks > 1:
-            return None
         self.llm.collective_rpc(without_graphs)
         for _ in range(3):
             next(steps)  # steps that were already in flight
@@ -128,7 +123,7 @@ class Beside(Steps):
             raise SystemExit(f"experts: wanted a multiple of {layers} calls, one per layer, found {len(counts)}")
         return statistics.mean(counts)
 
-    def decode_paces(self, count: int, layers: int) -> tuple[dict, float | None]:
+    def decode_paces(self, count: int, layers: int) -> tuple[dict, float]:
         """Returns the times of steps in us, by pace, and the mean number of distinct experts per layer."""
         planned = int((BURSTS * BURST_S + SUSTAINED_S) * 1e3 / self.step_ms) + BURSTS * 5
         waiting = 2 * -(-count * CONTEXT // 8192) + 4
@@ -179,7 +174,7 @@ def run(given: argparse.Namespace) -> None:
     config = json.loads((pathlib.Path(given.checkpoint) / "config.json").read_text())
     layers, experts = config["num_hidden_layers"], config.get("num_local_experts") or config["num_experts"]
     name = {("gpt_oss", 24): "gpt-oss-20b", ("gpt_oss", 36): "gpt-oss-120b", ("qwen3_moe", 48): "qwen3-30b-a3b"}[config["model_type"], layers]
-    engine = Beside(given.checkpoint, config["vocab_size"], given.decode, given.moe_backend, given.tp)
+    engine = Beside(given.checkpoint, config["vocab_size"], given.decode, given.moe_backend)
     found = {"model": name, "vllm": vllm.__version__, "backend": given.moe_backend or "", "ready_s": round(engine.ready_s, 1),
              "experts_by": engine.llm.apply_model(experts_of)[0], "experts": experts, "rows": []}
     print(f"{name}: ready after {engine.ready_s:.0f} s, experts by {found['experts_by']}", flush=True)
@@ -245,7 +240,6 @@ def main() -> None:
     of_run.add_argument("--decode", type=counts, default=[1, 8, 32, 64, 128, 256])
     of_run.add_argument("--prefill", type=counts, default=[4096, 8192])
     of_run.add_argument("--moe-backend")
-    of_run.add_argument("--tp", type=int, default=1)
     of_run.set_defaults(run=run)
     of_rows = commands.add_parser("rows")
     of_rows.add_argument("files", nargs="+")
