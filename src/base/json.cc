@@ -168,7 +168,13 @@ class Builder final : public nlohmann::json_sax<AnyJson> {
 template <class AnyJson>
 Result<AnyJson> parse(std::string_view text, std::string_view what, Builder<AnyJson> builder) {
   try {
-    if (AnyJson::sax_parse(text.begin(), text.end(), &builder)) return std::move(builder.root);
+    // The library takes a NUL after the document for the end of the text. JSON has no NUL anywhere.
+    if (AnyJson::sax_parse(text.begin(), text.end(), &builder)) {
+      const size_t nul = text.find('\0');
+      if (nul == text.npos) return std::move(builder.root);
+      builder.trouble = "wanted JSON, found a NUL byte at byte " + std::to_string(nul + 1) + " of " +
+                        std::to_string(text.size());
+    }
     return corrupt(std::string(what) + ": " + builder.trouble);
   } catch (const std::bad_alloc&) {
     return out_of_memory(std::string(what) + ": no memory for " + std::to_string(text.size()) +

@@ -207,6 +207,8 @@ Result<SafetensorsHeader> parse_safetensors_header(std::span<const std::byte> fi
   if (std::count(json.begin(), json.end(), '{') > kStoredTensorsMax + 2)
     return corrupt(std::string(what) + ": wanted at most " + std::to_string(kStoredTensorsMax) +
                    " tensors in its header, found more");
+  if (json.starts_with("\xef\xbb\xbf"))
+    return corrupt(std::string(what) + ": wanted a header that begins with {, found a byte order mark");
   const auto parsed = parse_json(json, what);
   if (!parsed.ok()) return parsed.status();
   const JsonAt root(parsed.value(), std::string(what));

@@ -27,6 +27,16 @@ TEST(Json, RefusesTextThatIsNotJson) {
   EXPECT_NE(error_of("{\"a\": 1, \"b\": {\"a\": 2}, \"a\": 3}").find("\"a\" twice"), std::string::npos);
 }
 
+// The JSON library ends a text at a NUL and never reads what follows.
+TEST(Json, RefusesANulByte) {
+  using std::string_view_literals::operator""sv;
+  EXPECT_EQ(error_of("{\"a\": 1}\0"sv), "a.json: wanted JSON, found a NUL byte at byte 9 of 9");
+  EXPECT_EQ(error_of("{}\0{\"a\": }"sv), "a.json: wanted JSON, found a NUL byte at byte 3 of 10");
+  EXPECT_EQ(error_of("[1,\0 2]"sv), "a.json: wanted JSON, found an error at byte 4 of 7");
+  EXPECT_FALSE(parse_ordered_json("{} \0"sv, "a.json").ok());
+  EXPECT_EQ(parse_json(R"("\u0000")", "a.json").value(), Json(std::string(1, '\0')));
+}
+
 TEST(Json, RefusesNestingWithoutEnd) {
   EXPECT_TRUE(parse_json(std::string(64, '[') + std::string(64, ']'), "a.json").ok());
   EXPECT_NE(error_of(std::string(65, '[') + std::string(65, ']')).find("64 levels"), std::string::npos);

@@ -55,6 +55,7 @@ TEST(TokenizerJson, AcceptsFieldsWithoutEffect) {
   EXPECT_TRUE(parsed(document).ok()) << parsed(document).status().message;
   document.erase("post_processor");
   document.erase("normalizer");
+  document.erase("version");
   EXPECT_TRUE(parsed(document).ok());
 }
 
@@ -87,6 +88,9 @@ TEST(TokenizerJson, RefusesTheRestByName) {
       {"/truncation", "5", "t.json: truncation: wanted an object, found 5"},
       {"/truncation", "{\"max_words\": 5}", "t.json: truncation: unknown key 'max_words'"},
       {"/padding", "[]", "t.json: padding: wanted an object, found an array of 0"},
+      {"/version", "\"2.0\"", "t.json: version: wanted \"1.0\", found \"2.0\""},
+      {"/version", "1.0", "t.json: version: wanted a string, found 1.0"},
+      {"/version", "null", "t.json: version: wanted a string"},
       {"/surprise", "1", "unknown key 'surprise'"},
       {"/pre_tokenizer", "null", "wanted an object"},
       {"/pre_tokenizer/type", "\"Whitespace\"", "pre_tokenizer.type: wanted \"ByteLevel\" or \"Sequence\""},

@@ -73,6 +73,10 @@ TEST(Checkpoint, DamagedFilesAreRefusedByName) {
   const std::string good = one(R"("dtype":"U8","shape":[4],"data_offsets":[0,4])");
   EXPECT_TRUE(opened(with_header(good, 4)).ok());
   EXPECT_TRUE(opened(with_header(good + "   ", 4)).ok()) << "the header may be padded";
+  // The safetensors library refuses these, too.
+  expect_corrupt(with_header(good + std::string(3, '\0'), 4), "wanted JSON, found a NUL byte at byte");
+  expect_corrupt(with_header("\xef\xbb\xbf" + good, 4),
+                 "wanted a header that begins with {, found a byte order mark");
   expect_corrupt(with_header(good, 3),
                  "wanted at most the 3 bytes that follow the file's header, found 0 to 4");
   expect_corrupt(with_header(good, 5), "the end of its last tensor");

@@ -65,6 +65,7 @@ class TokenizerReader {
   Result<std::shared_ptr<const Data>> read() {
     SLUICE_TRY(only_keys(root_, {"version", "truncation", "padding", "added_tokens", "normalizer",
                                  "pre_tokenizer", "post_processor", "decoder", "model"}));
+    SLUICE_TRY(read_version());
     SLUICE_TRY(read_normalizer());
     SLUICE_TRY(read_batching());
     const auto model = root_.at("model");
@@ -82,6 +83,14 @@ class TokenizerReader {
   }
 
  private:
+  // Hugging Face tokenizers refuse another version, too.
+  Status read_version() const {
+    if (!root_.value().contains("version")) return {};
+    const auto version = root_.string("version");
+    if (!version.ok()) return version.status();
+    return version.value() == "1.0" ? Status{} : not_supported(root_.at("version").value(), "\"1.0\"");
+  }
+
   // Checks the keys of truncation and padding, which are ignored, as transformers does by default.
   Status read_batching() {
     const auto known = [&](const char* section, std::initializer_list<std::string_view> keys) -> Status {
