@@ -106,6 +106,26 @@ TEST(ApiAnswer, AStopStringEndsOnlyTheTextForTheUser) {
   EXPECT_EQ(choice["stop_reason"], "68");
 }
 
+TEST(ApiAnswer, AStopStringThatTheEndCompletesEndsTheAnswer) {
+  // Without a frame the text is known to be content only when the answer ends.
+  const auto chat = answer_to({.stop = {"68"}});
+  push_all(chat.get(), 0, "It is 685", FinishReason::kLength);
+  Json choice = Json::parse(chat->finish())["choices"][0];
+  EXPECT_EQ(choice["message"]["content"], "It is ");
+  EXPECT_EQ(choice["finish_reason"], "stop");
+  EXPECT_EQ(choice["stop_reason"], "68");
+  // Half a character becomes text at the end.
+  const auto completion = answer_to({.kind = ApiKind::kCompletion, .stop = {"\ufffd"}});
+  auto ids = tokens_of("\u2603");
+  ASSERT_GT(ids.size(), 1u);
+  std::string out;
+  completion->push(0, {.id = ids[0], .finish = FinishReason::kLength}, &out);
+  choice = Json::parse(completion->finish())["choices"][0];
+  EXPECT_EQ(choice["text"], "");
+  EXPECT_EQ(choice["finish_reason"], "stop");
+  EXPECT_EQ(choice["stop_reason"], "\ufffd");
+}
+
 TEST(ApiAnswer, TextThatMightHaveStoppedIsNotLost) {
   const auto answer = answer_to({.stop = {"685!!"}});
   push_all(answer.get(), 0, kSaid);

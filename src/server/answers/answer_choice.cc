@@ -190,7 +190,6 @@ void AnswerChoice::push(const GeneratedToken& token) {
 
 void AnswerChoice::end(FinishReason finish) {
   done_ = true;
-  finish_ = stop_.found() ? FinishReason::kStop : finish;
   if (parser_) {
     ParsedAnswer rest = parser_->finish();
     read(rest.events);
@@ -198,7 +197,9 @@ void AnswerChoice::end(FinishReason finish) {
   } else if (!stop_.found()) {
     add_text(decoder_.finish());
   }
-  if (stop_.found()) return;
+  // Looked at last, because the end of the text, which only comes here, may complete a stop string.
+  finish_ = stop_.found() ? FinishReason::kStop : finish;
+  if (stop_.found()) return void(stop_token_.reset());
   show(stop_.flush());
   if (held_.empty()) return;  // tokens without text at the end
   shown_bytes_ = held_.back().offset + 1;
