@@ -123,6 +123,31 @@ class AsSent(ServerTest):
         for path in ("messages.flux", "messages.content.flux"):
             self.assertEqual(self.server.logged().count(f"ignoring the unknown field '{path}' of requests"), 1)
 
+    def test_fields_of_other_apis_are_not_dropped(self):
+        """Fields that would change the answer are rejected, unless their value means off."""
+        for field, value, neutral in (
+                ("top_a", 0.1, 0), ("eta_cutoff", 3, 0), ("epsilon_cutoff", 3, 0), ("typical", 0.9, 1), ("smoothing_factor", 0.2, 0), ("no_repeat_ngram_size", 2, 0),
+                ("num_beams", 4, 1), ("do_sample", False, True), ("guidance_scale", 2, 1), ("penalty_alpha", 0.6, 0), ("encoder_repetition_penalty", 1.2, 1),
+                ("watermark", True, False), ("min_length", 5, 0), ("min_new_tokens", 5, 0), ("max_length", 5, None), ("num_predict", 3, -1), ("n_cmpl", 2, 1),
+                ("max_tokens_to_sample", 3, None), ("sampling_seed", 5, None), ("random_seed", 5, None), ("stop_sequences", ["5"], []), ("stop_words", ["5"], []),
+                ("banned_tokens", [5], []), ("banned_strings", ["5"], []), ("repetition_detection", {"max_pattern_size": 2}, None), ("system", "Speak French.", ""),
+                ("template", "x", ""), ("negative_prompt", "x", ""), ("truncate", 4, None), ("input_ids", [5], []), ("think", False, None),
+                ("options", {"temperature": 1}, {}), ("reasoning_budget", 0, -1), ("reasoning_budget_tokens", 0, -1), ("custom_params", {"a": 1}, {}),
+                ("vllm_xargs", {"a": 1}, {}), ("details", True, False), ("decoder_input_details", True, False), ("return_full_text", True, False),
+                ("logprob_token_ids", [5], []), ("token_ids_logprob", [5], [])):
+            for path, body in ((CHAT, {"messages": QUESTION}), (COMPLETION, {"prompt": "x"}), (RESPONSE, {"input": "x"})):
+                with self.subTest(field=field, path=path):
+                    self.refused(path, {**body, field: value}, field, "not supported")
+            self.server.chat(max_tokens=1, **{field: neutral})
+        # A prompt under another path's name.
+        for path, body, others in ((CHAT, {"messages": QUESTION}, (("prompt", "x", ""), ("input", "x", ""), ("instructions", "x", ""))),
+                                   (COMPLETION, {"prompt": "x"}, (("messages", QUESTION, []), ("input", "x", ""), ("instructions", "x", ""))),
+                                   (RESPONSE, {"input": "x"}, (("messages", QUESTION, []), ("prompt", {"id": "x"}, None)))):
+            for field, value, neutral in others:
+                with self.subTest(field=field, path=path):
+                    self.refused(path, {**body, field: value}, field, "not supported")
+                    self.assertEqual(self.server.ask(path, {**body, "max_tokens": 1, field: neutral})[0], 200)
+
     def test_a_system_message_replaces_the_prompt_of_the_server(self):
         server = OwnServerTest.start(self, "--system-prompt", "Say nothing of zebras.")
 

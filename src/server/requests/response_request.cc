@@ -17,6 +17,7 @@ constexpr std::pair<const char*, const char*> kUnsupportedOfResponses[] = {
     {"echo", "[false]"},
     {"max_completion_tokens", "[]"},
     {"max_tool_calls", "[]"},
+    {"messages", "[[]]"},
     {"n_predict", "[-1]"},
     {"prompt", "[]"},
     {"truncation", R"(["disabled"])"}};
