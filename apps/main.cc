@@ -60,6 +60,16 @@ std::vector<std::string> with_two_dashes(const CLI::App& root, std::vector<std::
   return words;
 }
 
+// The command whose flags were read last, such as "sluice bench serve".
+std::string name_of_parsed(const CLI::App& root) {
+  std::string name = root.get_name();
+  for (const CLI::App* app = &root; !app->get_subcommands().empty();) {
+    app = app->get_subcommands().front();
+    name += " " + app->get_name();
+  }
+  return name;
+}
+
 int run(int argc, char** argv) {
   CLI::App root("Sluice: fast Mixture-of-Experts layers that explain their choice of kernels.", "sluice");
   root.set_version_flag("--version", std::string("sluice ") + SLUICE_VERSION);
@@ -95,7 +105,7 @@ int run(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     if (const Status status = unknown_command(root, argc, argv); !status.ok())
       return wrong_use(status.message);
-    return wrong_use(std::string(error.what()) + " (see sluice --help)");
+    return wrong_use(wanted_and_found(error) + " (see " + name_of_parsed(root) + " --help)");
   }
   for (const Command& command : commands)
     if (command.app->parsed()) return command.run();

@@ -19,6 +19,51 @@ Status unknown_flag(const CLI::App& app) {
   return unknown_name("flag", flag->substr(0, flag->find('=')), known);
 }
 
+namespace {
+
+// The text before and after `mark`; nullopt without the mark.
+std::optional<std::pair<std::string, std::string>> split_at(const std::string& text, std::string_view mark) {
+  const size_t at = text.find(mark);
+  if (at == std::string::npos) return {};
+  return std::pair(text.substr(0, at), text.substr(at + mark.size()));
+}
+
+std::string values_text(const std::string& count) { return count == "1" ? "a value" : count + " values"; }
+
+}  // namespace
+
+std::string wanted_and_found(const CLI::ParseError& error) {
+  const std::string said = error.what();
+  constexpr std::string_view kReceived = " required but received ";
+  if (const auto most = split_at(said, ": At Most "))
+    if (const auto counts = split_at(most->second, kReceived))
+      return most->first + ": wanted " +
+             (counts->first == "1" ? "once" : "at most " + counts->first + " times") + ", found " +
+             counts->second + " times";
+  if (const auto least = split_at(said, ": At least "))
+    if (const auto counts = split_at(least->second, kReceived))
+      return least->first + ": wanted at least " + values_text(counts->first) + ", found " + counts->second;
+  if (error.get_name() == "ArgumentMismatch")  // "--flag: 1 required TEXT missing"
+    if (const auto flag = split_at(said, ": "))
+      if (const auto count = split_at(flag->second, " required "))
+        return flag->first + ": wanted " + values_text(count->first) + ", found " +
+               (count->first == "1" ? "none" : "fewer");
+  if (const auto both = split_at(said, " excludes "); both && error.get_name() == "ExcludesError")
+    return both->first + ": wanted no " + both->second + " next to it, found both";
+  if (const auto both = split_at(said, " requires "); both && error.get_name() == "RequiresError")
+    return both->first + ": needs " + both->second + ", found none";
+  if (const auto words = split_at(said, " not expected: ");
+      words && said.starts_with("The following argument"))
+    return "unexpected argument '" + words->second + "'";
+  if (const auto flag = split_at(said, ": "); flag && error.get_name() == "ValidationError")
+    if (const auto value = split_at(flag->second, " not in {"); value && value->second.ends_with('}')) {
+      std::string known = value->second.substr(0, value->second.size() - 1);
+      std::replace(known.begin(), known.end(), ',', ' ');
+      return "unknown " + flag->first + " '" + value->first + "'; known: " + known;
+    }
+  return said;
+}
+
 Status set_apart_values(const CLI::App& root, std::vector<std::string>* words) {
   const CLI::App* app = &root;
   std::vector<std::string> out;

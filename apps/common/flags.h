@@ -21,6 +21,9 @@ struct Command {
 // Returns an error that names the first unknown option or argument and the nearest known option.
 Status unknown_flag(const CLI::App& app);
 
+// Says what CLI11 says, with what was wanted and what was found.
+std::string wanted_and_found(const CLI::ParseError& error);
+
 // Splits words such as "--flag=" and "-f=x" into flag and value, because CLI11 would use the next word as the value of "--flag=", and "=x" as
 // the value of "-f=x". kInvalidArgument: "--flag=" for a flag that takes no value.
 Status set_apart_values(const CLI::App& root, std::vector<std::string>* words);

@@ -154,6 +154,26 @@ TEST(Cli, WrongUseIsNamed) {
   EXPECT_TRUE(contains(complaint({"devices", "--nope"}), "--nope"));
 }
 
+TEST(Cli, WrongUseSaysWhatWasWantedAndFound) {
+  const std::pair<std::vector<std::string>, const char*> cases[] = {
+      {{"run", "--temperature", "0", "--temperature", "1"},
+       "--temperature: wanted once, found 2 times (see sluice run --help)"},
+      {{"run", "-p", "a", "-p", "b", "-p", "c"},
+       "--prompt: wanted once, found 3 times (see sluice run --help)"},
+      {{"run", "-p", "a", "-f", "b"},
+       "--prompt: wanted no --file next to it, found both (see sluice run --help)"},
+      {{"run", "--max-tokens"}, "--max-tokens: wanted a value, found none (see sluice run --help)"},
+      {{"eval", "--compare", "a.json"},
+       "--compare: wanted at least 2 values, found 1 (see sluice eval --help)"},
+      {{"eval", "--task", "nope"},
+       "unknown --task 'nope'; known: questions gsm8k gpqa (see sluice eval --help)"},
+      {{"moe", "--ep-rank", "0"}, "--ep-rank: needs --digest, found none (see sluice moe --help)"},
+      {{"bench", "serve", "--num-prompts", "1", "--num-prompts", "2"},
+       "--num-prompts: wanted once, found 2 times (see sluice bench serve --help)"},
+      {{"collect-env", "--nope"}, "unexpected argument '--nope' (see sluice collect-env --help)"}};
+  for (const auto& [words, said] : cases) EXPECT_EQ(complaint(words), "sluice: " + std::string(said) + "\n");
+}
+
 TEST(Cli, ExplainIgnoresNoFlag) {
   const std::pair<std::vector<std::string>, const char*> cases[] = {
       {{"--force", "x"}, "--force: needs an operation or --model, found none"},
@@ -208,7 +228,7 @@ TEST(Cli, AnEmptyValueIsAValue) {
   expect_refusal({"bench", "serve", "--ignore-eos="}, {"--ignore-eos: wanted no value"});
   // Values of other flags and words after "--" are taken literally.
   expect_refusal({"run", "--max-tokens", "--stop="}, {"--max-tokens: wanted", "found '--stop='"});
-  expect_refusal({"devices", "--", "--json="}, {"was not expected: --json="});
+  expect_refusal({"devices", "--", "--json="}, {"unexpected argument '--json='"});
 }
 
 TEST(Cli, HelpAndVersion) {

@@ -74,8 +74,8 @@ class Flags(OwnServerTest):
                             (("-dp", "x"), "--data-parallel-size: wanted 1 (Sluice splits a model only by --tensor-parallel-size), found 'x'"),
                             (("-ngl", "0"), "--n-gpu-layers: wanted all, auto, 99, 999 (a whole model runs on one device: --device), found '0'"),
                             (("-t", "p"), "--threads: wanted an integer from 0 to 1024, found 'p'")):
-            self.assertEqual(refusal(*words), (2, f"sluice: {said} (see sluice --help)\n"))
-        self.assertEqual(refusal("-tq", "2"), (2, "sluice: --threads: wanted an integer from 0 to 1024, found 'q' (see sluice --help)\n"))
+            self.assertEqual(refusal(*words), (2, f"sluice: {said} (see sluice serve --help)\n"))
+        self.assertEqual(refusal("-tq", "2"), (2, "sluice: --threads: wanted an integer from 0 to 1024, found 'q' (see sluice serve --help)\n"))
 
     def test_a_list_of_names_and_a_directory(self):
         for words, names in ((("--served-model-name", "gpt", MODEL), ["gpt"]), (("--alias", "gpt", "org/b", MODEL), ["gpt", "org/b"]),
