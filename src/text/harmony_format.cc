@@ -79,7 +79,12 @@ Result<std::unique_ptr<ChatGate>> Harmony::gate(const AnswerEnds& ends, std::opt
 
 namespace {
 
-bool is_harmony(const ChatFiles& files) { return Harmony::from(files.tokenizer).ok(); }
+// Fine-tuned models keep the tokenizer, but may have been trained on another format, which their template shows.
+bool is_harmony(const ChatFiles& files) {
+  const auto shows = [&](const char* token) { return files.chat_template->find(token) != std::string::npos; };
+  const bool fits = !files.chat_template || (shows("<|start|>") && shows("<|message|>"));
+  return fits && Harmony::from(files.tokenizer).ok();
+}
 
 Result<ChatFormatPointer> open_harmony(const ChatFiles& files) {
   auto harmony = Harmony::from(files.tokenizer);
@@ -89,7 +94,7 @@ Result<ChatFormatPointer> open_harmony(const ChatFiles& files) {
 
 }  // namespace
 
-// Only harmony's models have tokenizers with all of harmony's special tokens.
+// Only harmony's models, and models tuned from them, have tokenizers with all of harmony's special tokens.
 const ChatFormatEntry kHarmonyFormat = {.name = "harmony",
                                         .fits = is_harmony,
                                         .open = open_harmony,

@@ -177,6 +177,13 @@ TEST(ChatFormats, AreToldByTheTemplate) {
   const auto format = open_chat_format("auto", {.tokenizer = harmony});
   ASSERT_TRUE(format.ok());
   EXPECT_EQ(format.value()->name(), "harmony");
+  // A model tuned from gpt-oss has its tokens, but maybe not its format.
+  const auto name_with = [&](const std::string& chat_template) {
+    return open_chat_format("auto", {.tokenizer = harmony, .chat_template = chat_template}).value()->name();
+  };
+  EXPECT_EQ(name_with("{{ '<|start|>system<|message|>' + x + '<|end|>' }}"), "harmony");
+  for (const char* other : {"{{ '<|im_start|>' + x + '<|im_end|>' }}", "{{ x }}", ""})
+    EXPECT_EQ(name_with(other), "none") << other;
 }
 
 TEST(ChatFormats, OtherTemplatesAreNotTakenForThem) {
