@@ -464,7 +464,7 @@ TEST(ApiRequest, CallsAndTheirResultsBecomeMessages) {
   EXPECT_EQ(r.conversation.messages, want);
   for (const auto& [list, param] : std::vector<std::pair<const char*, const char*>>{
            {R"([{"role": "tool", "tool_call_id": "9", "content": ""}])", "messages[0].tool_call_id"},
-           {R"([{"role": "tool", "content": ""}])", "messages[0]"},
+           {R"([{"role": "tool", "content": ""}])", "messages[0].tool_call_id"},
            {R"([{"role": "assistant"}])", "messages[0].content"},
            {R"([{"role": "assistant", "tool_calls": [{"id": "1", "function": {"name": "f"}}]}])",
             "messages[0].tool_calls[0].function.arguments"},

@@ -219,7 +219,8 @@ class Api(ServerTest):
         for change, param, *parts in (
                 ({"messages": []}, "messages", "at least one", "array of 0"),
                 ({"messages": None}, "messages", "none"),
-                ({"messages": [{"role": "tool", "content": "x"}]}, "messages[0]", "tool_call_id"),
+                ({"messages": [{"role": "tool", "content": "x"}]}, "messages[0].tool_call_id", "the id of an earlier call, found none"),
+                ({"messages": [{"content": "x"}]}, "messages[0].role", "user", "found none"),
                 ({"messages": [{"role": "user"}]}, "messages[0].content", "wanted a text"),
                 ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages[0].content[0].type", "image_url"),
                 ({"messages": [{"role": "assistant", "content": "", "tool_calls": [{}]}]}, "messages[0].tool_calls[0].id"),

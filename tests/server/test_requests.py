@@ -198,6 +198,12 @@ class AsSent(ServerTest):
         self.refused(CHAT, {"messages": turns, "add_generation_prompt": False}, "add_generation_prompt")
         self.refused(CHAT, {"messages": turns, "continue_final_message": True, "guided_choice": ["a"]}, "guided_choice", "a whole answer")
 
+    def test_a_result_without_its_call(self):
+        self.refused(RESPONSE, {"input": [{"type": "function_call_output", "call_id": "z", "output": "5"}]}, "input[0].call_id",
+                     'wanted the id of an earlier call, found "z"')
+        self.refused(CHAT, {"messages": [*QUESTION, {"role": "tool", "tool_call_id": "z", "content": "5"}]}, "messages[1].tool_call_id",
+                     'wanted the id of an earlier call, found "z"')
+
     def test_usage_in_every_event(self):
         fields = {"temperature": 0, "max_tokens": 40}
         for path, more in ((CHAT, {}), ("/v1/completions", {"prompt": "Hello"})):

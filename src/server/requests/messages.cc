@@ -91,8 +91,12 @@ void read_message(const JsonAt& at, bool is_last, ApiFields* body, ApiRequest* r
   const auto calls = fields.take("tool_calls");
   const bool may_be_silent = parsed == ChatRole::kAssistant && calls && !calls->value().empty();
   read_prefix(at, is_last && parsed == ChatRole::kAssistant && !may_be_silent, &fields, request);
+  const auto refuse = [&](const char* field, const std::string& wanted) {
+    if (const auto found = fields.take(field)) return fields.fail(*found, wanted);
+    fields.fail({Code::kInvalidArgument, at.where() + "." + field + ": wanted " + wanted + ", found none"});
+  };
   if (!fields.failed() && !parsed)
-    fields.fail(fields.take("role").value_or(at), "role system, developer, user, assistant or tool");
+    refuse("role", "system, developer, user, assistant or tool");
   else if (!fields.failed() && !content_at && !may_be_silent)
     fields.fail({Code::kInvalidArgument, at.where() + ".content: wanted a text, found none"});
   else if (parsed == ChatRole::kSystem || parsed == ChatRole::kDeveloper)
@@ -102,7 +106,7 @@ void read_message(const JsonAt& at, bool is_last, ApiFields* body, ApiRequest* r
   else if (parsed == ChatRole::kUser)
     out->ask(content);
   else if (const std::string id = fields.string("tool_call_id"); !out->call_output(id, content))
-    fields.fail(fields.take("tool_call_id").value_or(at), "the tool_call_id of an earlier call");
+    refuse("tool_call_id", "the id of an earlier call");
   if (error) return body->fail({Code::kInvalidArgument, "body: " + error->message});
   note_unread(fields, "messages.", request);
 }

@@ -31,10 +31,6 @@ size_t characters_in(const std::string& text) {
       std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xc0) != 0x80; }));
 }
 
-Status no_call(const JsonAt& item) {
-  return {Code::kInvalidArgument, item.where() + ".call_id: wanted the id of an earlier call"};
-}
-
 void read_reasoning(const JsonAt& item, ApiFields* fields, ConversationReader* out) {
   for (const char* key : {"content", "summary"}) {
     if (!item.has(key)) continue;
@@ -94,7 +90,8 @@ void read_item(const JsonAt& item, ApiFields* fields, ConversationReader* out) {
     if (!output.ok()) return fields->fail(output.status());
     const std::string content =
         read_content(output.value(), {"input_text", "output_text", "text"}, fields, out->ignored());
-    if (!out->call_output(id.value(), content)) fields->fail(no_call(item));
+    if (!out->call_output(id.value(), content))
+      fields->fail(item.at("call_id").value(), "the id of an earlier call");
     return;
   }
   const auto name = item.string("name"), arguments = item.string("arguments");
