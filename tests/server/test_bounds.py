@@ -6,15 +6,51 @@ import os
 import resource
 import socket
 import subprocess
+import sys
 import tempfile
 import threading
 import time
+import types
 import unittest
 
-from clock import HealthClock
+from clock import HealthClock, own_time
 from server import COMMAND, WATCHDOG, OwnServerTest, events_of, is_sanitized, wait_until
 
 COMPLETION, RESPONSE = "/v1/completions", "/v1/responses"
+
+
+class Clock(unittest.TestCase):
+    """What the other tests measure with."""
+
+    def test_the_time_of_the_server_alone(self):
+        self.assertEqual(own_time(0.5, ran=0.4, starved=0, others=0), 0.5)  # held up
+        self.assertAlmostEqual(own_time(0.5, ran=0.3, starved=0.1, others=0.1), 0.3)
+        self.assertEqual(own_time(0.5, ran=0.01, starved=0.09, others=0.5), 0)
+        self.assertIsNone(own_time(3.648, ran=0.157, starved=3.495, others=0.018))  # 350 clients connected meanwhile
+        self.assertAlmostEqual(own_time(1.232, ran=0.045, starved=1.194, others=0.022), 0.016)
+        self.assertAlmostEqual(own_time(60, ran=55, starved=5, others=0), 55)
+
+    def test_a_server_that_holds_up_its_clients(self):
+        program = ("import http.server, time\n"
+                   "class Slow(http.server.BaseHTTPRequestHandler):\n"
+                   "    def log_message(self, *words): pass\n"
+                   "    def do_GET(self):\n"
+                   "        begin = time.thread_time()\n"
+                   "        while time.thread_time() - begin < 1: pass\n"
+                   "        self.send_response(200)\n"
+                   "        self.end_headers()\n"
+                   "server = http.server.HTTPServer(('127.0.0.1', 0), Slow)\n"
+                   "print(server.server_port, flush=True)\n"
+                   "server.serve_forever()\n")
+        with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as process:
+            self.addCleanup(process.kill)
+            server = types.SimpleNamespace(port=int(process.stdout.readline()), process=process)
+            with HealthClock(server) as clock:
+                time.sleep(1)
+            process.kill()
+        self.assertGreater(max(clock.seconds), 0.9)
+        if clock.blocked:  # else the machine was too busy
+            self.assertGreater(clock.most_blocked, 0.1)
 
 
 class Memory(OwnServerTest):
