@@ -3,7 +3,9 @@
 #include <cmath>
 #include <cstdio>
 #include <map>
+#include <tuple>
 
+#include "base/json.h"
 #include "base/printable.h"
 #include "client/eval_server.h"
 
@@ -59,6 +61,7 @@ OrderedJson score_json(const Score& s) {
 // The results of one of the two models.
 struct Side {
   std::string model, server, task;
+  Json seed;
   int64_t repeat = 1;
   std::map<int64_t, double> right;                            // by question: the share of correct repeats
   std::map<std::pair<int64_t, int64_t>, std::string> wanted;  // by question and repeat: the expected answer
@@ -75,10 +78,13 @@ Result<Side> read_side(const std::string& path) {
     if (!value.ok()) return value.status();
     *to = value.value();
   }
+  const auto seed = root.at("seed");
   const auto repeat = root.integer("repeat", 1, INT32_MAX);
   const auto answers = root.at("answers");
+  if (!seed.ok()) return seed.status();
   if (!repeat.ok()) return repeat.status();
   if (!answers.ok()) return answers.status();
+  out.seed = seed.value().value();
   out.repeat = repeat.value();
   const auto items = answers.value().items();
   if (!items.ok()) return items.status();
@@ -151,7 +157,8 @@ Result<EvalComparison> compare_evals(const std::string& path_a, const std::strin
   const auto a = read_side(path_a), b = read_side(path_b);
   if (!a.ok()) return a.status();
   if (!b.ok()) return b.status();
-  if (a.value().task != b.value().task || a.value().wanted != b.value().wanted || a.value().wanted.empty())
+  const auto keys = [](const Side& s) { return std::tie(s.task, s.seed, s.repeat, s.wanted); };
+  if (keys(a.value()) != keys(b.value()) || a.value().wanted.empty())
     return Status{Code::kCorrupt, path_b + ": wanted the questions, the seed and the repeats of " + path_a +
                                       ", found different ones"};
   EvalComparison out{.name_a = a.value().model + " at " + a.value().server,

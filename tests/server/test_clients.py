@@ -360,6 +360,14 @@ class AgainstFake(Files):
         self.assertRegex(out, r"B better at (1\d|20)\np +0\.0\d+ ")
         self.assertIn("p           1.0000", sluice("eval", "--compare", self.path("a.json"), self.path("a.json"))[0])
 
+    def test_answers_of_other_seeds_are_not_compared(self):
+        data = self.lines("q.jsonl", [{"task": "t", "question": f"Q{i}", "answer": "yes"} for i in range(3)])
+        self.fake.answer = lambda body: "yes"
+        for name, seed in (("a.json", 1), ("b.json", 2)):
+            sluice("eval", "--server", self.fake.url, "--data", data, "--seed", seed, "--output-json", self.path(name))
+        said = sluice("eval", "--compare", self.path("a.json"), self.path("b.json"), status=2)[1]
+        self.assertIn(f"b.json: wanted the questions, the seed and the repeats of {self.path('a.json')}, found different ones", said)
+
     def test_wrong_flags(self):
         for words, said in (((), "--data: needs --server"), (("--server", "x"), "--server: wanted a URL"),
                             (("--server", self.fake.url, "--threads", 2), "--threads: cannot be combined with --server"),
