@@ -74,6 +74,10 @@ struct NumberBounds {
   bool least_excluded = false, most_excluded = false;
   bool integer = false, fraction = false;  // must be an integer; must not be an integer
   std::vector<Decimal> multiples = {};
+  std::vector<Decimal> not_multiples = {};  // left out as far as an automaton of their multiples exists
+  bool none() const {
+    return !least && !most && !integer && !fraction && multiples.empty() && not_multiples.empty();
+  }
 };
 // JSON numbers; bounded numbers have no exponent. kInvalidArgument: the multiples are not supported, or the budget is spent.
 Result<Dfa> json_numbers(const NumberBounds& bounds, Work* work);

@@ -376,8 +376,7 @@ int compare(const Decimal& a, const Decimal& b) {
 }
 
 Result<Dfa> json_numbers(const NumberBounds& bounds, Work* work) {
-  const bool free = !bounds.least && !bounds.most && bounds.multiples.empty() && !bounds.fraction;
-  if (free && !bounds.integer) return any_number();
+  if (bounds.none()) return any_number();
   if (auto few = listed(near(bounds))) return std::move(*few);
   Dfa out = in_range(bounds, work);
   if (!work->over() && out.empty() && !bounds.integer && bounds.least && bounds.most &&
@@ -391,6 +390,12 @@ Result<Dfa> json_numbers(const NumberBounds& bounds, Work* work) {
     if (!one)
       return invalid("multipleOf " + text_of(multiple) + ", which is too large or has too many digits");
     out = std::move(*one);
+  }
+  for (const Decimal& multiple : bounds.not_multiples) {
+    const auto m = scaled(multiple);
+    const auto one = m ? multiples_of(*m, bounds.integer) : std::nullopt;
+    auto others = one ? combine(out, *one, SetOp::kFirstOnly, work) : std::nullopt;
+    if (others) out = std::move(*others);
   }
   if (bounds.fraction) {
     const auto broken = with_fraction(work);

@@ -137,13 +137,15 @@ class Parse {
     int32_t set;  // where the value begins
     int32_t to, origin;
     TraceId trace;
+    bool operator==(const Risk&) const = default;
   };
   std::vector<Risk> risks() const;
   bool has_passed(const Risk& risk) const;
   bool can_pass(const Risk& risk, bool in_string, int64_t* looks);
-  bool leads_on(std::string_view bytes, const std::vector<Risk>& risks, int64_t* left);
+  bool leads_on(std::string_view bytes, const std::vector<Risk>& at_risk, int64_t* left);
   std::vector<int32_t> along_earlier(const Risk& risk) const;
   bool take_out_dead_ends(std::span<uint32_t> bits);
+  void look_ahead(std::span<uint32_t> bits);
 
   const CompiledGrammar& grammar_;
   Work* work_ = nullptr;

@@ -11,7 +11,8 @@ namespace sluice {
 namespace {
 
 constexpr int64_t kAheadOfTokenMax = 2000, kAheadOfStepMax = 4000;  // bytes read ahead
-constexpr int64_t kCandidatesMax = 64;                              // tokens examined per step
+constexpr int64_t kShareOfAhead = 3;      // looking ahead takes at most a third of the steps of a mask
+constexpr int64_t kCandidatesMax = 64;    // tokens examined per step
 constexpr int64_t kLooksForText = 5'000;  // bytes read to find a text; also the maximum recursion depth
 
 bool is_blank(char c) { return c == ' ' || c == '\n' || c == '\t' || c == '\r'; }
@@ -126,7 +127,7 @@ Parse::Found Parse::find_text(Work* work) {
 }
 
 // Whether every value at risk can still end after these bytes.
-bool Parse::leads_on(std::string_view bytes, const std::vector<Risk>& risks, int64_t* left) {
+bool Parse::leads_on(std::string_view bytes, const std::vector<Risk>& at_risk, int64_t* left) {
   const size_t sets = sets_.size();
   bool leads = true;
   for (const char c : bytes) {
@@ -135,20 +136,17 @@ bool Parse::leads_on(std::string_view bytes, const std::vector<Risk>& risks, int
     pop_to(sets);
     return true;  // the masks do not allow this token
   }
-  for (size_t i = 0; i < risks.size() && leads; ++i) {
-    // If these bytes already ended the value at risk, its end was accepted.
-    const auto begin = sets_[static_cast<size_t>(risks[i].set)].text;
-    bool inside = false;
-    for (size_t s = sets; s < sets_.size() && !inside; ++s)
-      for (size_t r = sets_[s].rules, end = rules_end(s); r < end && !inside; ++r)
-        inside = rules_[r].state == risks[i].to && rules_[r].origin == risks[i].origin &&
-                 rules_[r].trace != risks[i].trace;
-    if (inside) continue;
+  // A value that is not open any more ended with a text that was accepted: before these bytes (as a number does, at whose end nothing is
+  // read) or by them.
+  const auto open = risks();
+  for (size_t i = 0; i < at_risk.size() && leads; ++i) {
+    if (std::ranges::find(open, at_risk[i]) == open.end()) continue;
+    const auto begin = sets_[static_cast<size_t>(at_risk[i].set)].text;
     Strings strings;
     for (const char c : std::string_view(text_).substr(begin)) strings.read(c);
     int64_t looks = std::min(kAheadOfTokenMax, *left);
     const int64_t had = looks;
-    leads = can_pass(risks[i], strings.inside, &looks);
+    leads = can_pass(at_risk[i], strings.inside, &looks);
     *left -= had - std::max<int64_t>(looks, 0);
   }
   pop_to(sets);
@@ -195,10 +193,22 @@ std::vector<int32_t> Parse::along_earlier(const Risk& risk) const {
   return {found.begin(), found.end()};
 }
 
+// Looks ahead with a part of the budget. When the part is spent, the tokens that are not examined yet stay allowed, as after
+// kAheadOfStepMax bytes: a value that is costly to check must not fail the request.
 bool Parse::take_out_dead_ends(std::span<uint32_t> bits) {
+  Work* const whole = work_;
+  Work part = whole->part(kShareOfAhead);
+  const int64_t steps = part.left();
+  work_ = &part;
+  look_ahead(bits);
+  work_ = whole;
+  if (part.over()) ends_.clear();  // the last answers may be those of a search that was cut short
+  return work_->spend(steps - part.left());
+}
+
+void Parse::look_ahead(std::span<uint32_t> bits) {
   const auto at_risk = risks();
-  if (work_->over()) return false;
-  if (at_risk.empty()) return true;
+  if (at_risk.empty()) return;
   const TokenTrie& trie = grammar_.vocabulary->all;
   int64_t count = 0, left = kAheadOfStepMax;
   for (const uint32_t word : bits) count += std::popcount(word);
@@ -222,9 +232,9 @@ bool Parse::take_out_dead_ends(std::span<uint32_t> bits) {
       if (left <= 0) break;
       if (!leads_on(bytes_of(id), at_risk, &left)) bits[static_cast<size_t>(id) / 32] &= ~(1u << (id % 32));
       restore();
-      if (work_->over()) return false;
+      if (work_->over()) return;
     }
-    return true;
+    return;
   }
   // Outside of strings few bytes are possible, so all tokens with a first byte that fails are removed at once.
   std::vector<Risk> checked;
@@ -242,7 +252,7 @@ bool Parse::take_out_dead_ends(std::span<uint32_t> bits) {
       if ((next[nodes[n].byte / 64] >> (nodes[n].byte % 64) & 1) == 0 || is_blank(byte)) continue;
       const bool leads = leads_on({&byte, 1}, checked, &left);
       restore();
-      if (work_->over()) return false;
+      if (work_->over()) return;
       for (size_t i = n; !leads && i < static_cast<size_t>(nodes[n].end); ++i)
         trie.clear_tokens(nodes[i], bits);
     }
@@ -255,10 +265,9 @@ bool Parse::take_out_dead_ends(std::span<uint32_t> bits) {
       if ((bits[static_cast<size_t>(node.token) / 32] >> (node.token % 32) & 1u) == 0) continue;
       if (!leads_on(bytes_of(node.token), {risk}, &left)) trie.clear_tokens(node, bits);
       restore();
-      if (work_->over()) return false;
+      if (work_->over()) return;
     }
   }
-  return !work_->over();
 }
 
 }  // namespace sluice

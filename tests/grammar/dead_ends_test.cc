@@ -192,5 +192,70 @@ TEST_F(DeadEnds, TypesThatAlternativesNeverRestrict) {
     for (const Json& value : values(schema, 15)) EXPECT_TRUE(value.is_number()) << schema << value.dump();
 }
 
+// A number is complete before the byte after it is read, so what follows it is no dead end of its check.
+TEST_F(DeadEnds, CheckedNumbersEndInObjectsAndArrays) {
+  const Grammar price = grammar(
+      kSchema,
+      R"({"type": "object", "properties": {"p": {"type": "number", "multipleOf": 0.01}}, "required": ["p"]})");
+  for (const char* text : {R"({"p":4})", R"({"p":4.2})", R"({"p": 4 })", R"({"p":417.25})"})
+    EXPECT_TRUE(matches(price, text)) << text;
+  EXPECT_FALSE(matches(price, R"({"p":4.6})"));  // for a checker that divides doubles
+  const Grammar odd =
+      grammar(kSchema, R"({"type": "array", "items": {"type": "integer", "not": {"multipleOf": 2}}})");
+  for (const char* text : {"[1]", "[1,3]", "[7, 5]"}) EXPECT_TRUE(matches(odd, text)) << text;
+  for (const char* text : {"[2]", "[1,4]"}) EXPECT_FALSE(matches(odd, text)) << text;
+}
+
+// Looking ahead for the end of a value whose check costs much leaves the tokens that it has no steps for.
+TEST_F(DeadEnds, CostlyChecksDoNotFail) {
+  for (
+      const char* schema :
+      {R"({"minItems": 2, "maxContains": 1, "oneOf": [{"type": "array", "unevaluatedItems": false, "contains": true}, true]})",
+       R"({"not": {"type": "array", "unevaluatedItems": false, "contains": true}})"})
+    for (const Json& value : values(schema, 15))
+      EXPECT_FALSE(value.is_array() && !value.empty()) << schema << value;
+}
+
+// What a negation does not tell about one type is not checked, and so not searched for, in values of other types.
+TEST_F(DeadEnds, NegationsAreToldByType) {
+  for (
+      const Json& value : values(
+          R"({"type": "number", "multipleOf": 3, "not": {"exclusiveMinimum": 1, "unevaluatedItems": {"type": "boolean"}}})",
+          10))
+    EXPECT_TRUE(value <= 0) << value;
+  for (const Json& value :
+       values(R"({"type": ["integer", "null"], "if": {"multipleOf": 1}, "then": {"type": "null"}})", 10))
+    EXPECT_TRUE(value.is_null()) << value;
+  for (const Json& value : values(R"({"type": ["number", "object"], "oneOf": [
+           {"maxProperties": 3, "additionalProperties": {"type": "boolean"}, "not": {"const": 1}}, {"minLength": 1}]})",
+                                  10))
+    EXPECT_TRUE(value == 1 || value.is_object()) << value;
+  EXPECT_NE(refusal(kSchema, R"({"type": "integer", "not": {"multipleOf": 1}})").find("nothing matches"),
+            std::string::npos);
+}
+
+// Alternatives that only an optional property tells apart: an object without it would match several of them.
+TEST_F(DeadEnds, UnionsByAnOptionalProperty) {
+  for (const int count : {7, 20})
+    for (const bool closed : {false, true}) {
+      Json union_of = Json::array();
+      for (int i = 0; i < count; ++i) {
+        const std::string n = std::to_string(i);
+        union_of.push_back({{"type", "object"},
+                            {"properties",
+                             {{"kind", {{"const", "k" + n}}},
+                              {"message", {{"type", "string"}}},
+                              {"own" + n, {{"type", i % 2 == 0 ? "integer" : "string"}}},
+                              {"path" + n, {{"type", "array"}, {"items", {{"type", "integer"}}}}}}}});
+        if (closed) union_of.back()["additionalProperties"] = false;
+      }
+      const Json schema = {
+          {"type", "object"}, {"properties", {{"x", {{"oneOf", union_of}}}}}, {"required", {"x"}}};
+      int named = 0;
+      for (const Json& value : values(schema.dump(), 3, 8)) named += value["x"].contains("kind") ? 1 : 0;
+      EXPECT_GT(named, 0) << schema;
+    }
+}
+
 }  // namespace
 }  // namespace sluice

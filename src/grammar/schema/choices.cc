@@ -59,11 +59,16 @@ const Json* SchemaMerger::beside(const Json& s) {
   return out;
 }
 
+const Json* SchemaMerger::of_types(uint8_t types) {
+  return document_->keep(types == kAnyType ? Json::object() : Json{{"type", type_names(types)}});
+}
+
 const SchemaMerger::Nots& SchemaMerger::nots_of(const Json& schema) {
   const auto [found, is_new] = nots_.try_emplace(&schema);
   if (is_new) {
     Negation all = negated(schema, 0);
-    found->second.complete = all.complete;
+    found->second.untold = all.untold;
+    if (all.untold != 0) found->second.rest = of_types(all.untold);
     for (Json& one : all.schemas) found->second.schemas.push_back(document_->keep(std::move(one)));
   }
   return found->second;
@@ -99,13 +104,14 @@ SchemaMerger::WaysNot SchemaMerger::ways_not(const Json& schema, const Schemas& 
   const bool counts = std::ranges::any_of(all.schemas, [](auto* one) { return counts_elements(*one); });
   const bool skips = counts && mode_ != Negations::kCounted && !out.schemas.empty();
   if (!skips) add(true);
-  const uint8_t types = all.complete && !skips ? 0 : types_that_fail(schema, 0);
+  const uint8_t skipped = skips ? kArray | kObject : 0;
+  auto types = static_cast<uint8_t>((all.untold | skipped) & types_that_fail(schema, 0));
   has_simpler_form_ |= counts || types != 0;
   if (types == 0 || (mode_ == Negations::kNarrow && !out.schemas.empty())) return out;
-  const Json* rest = document_->keep(types == kAnyType ? Json::object() : Json{{"type", type_names(types)}});
   Schemas with = beside;
-  with.push_back(rest);
-  if (!impossible(with, 1)) out.rest = rest;
+  with.push_back(of_types(types));
+  types &= possible_types(with, 1);
+  if (types != 0) out.rest = of_types(types), out.rest_types = types;
   return out;
 }
 
@@ -142,34 +148,66 @@ Status SchemaMerger::add_one_of(const Json& s, Merged* m, Schemas* todo, const D
 
 // Adds to `out` the ways in which alternative `index` of "oneOf" holds and all other alternatives fail.
 void SchemaMerger::add_alternatives(const Json& s, size_t index, std::vector<Alternative>* out) {
-  constexpr size_t kComparedMax = 40, kWaysApartMax = 8;
+  constexpr size_t kComparedMax = 40, kWaysApartMax = 8, kLooksApart = 3;
   const Json& list = s.at("oneOf");
   const Json& one = list[index];
   std::vector<Schemas> ways{{&one}};
-  const auto ask = [&] { out->push_back({{&one}, {document_->only(s, {"oneOf"})}}); };
-  if (list.size() > kComparedMax) return ask();
-  bool asks = false;
+  // Values of these types are checked at their end.
+  uint8_t asked = 0;
+  const auto ask = [&] {
+    out->push_back({{&one}, {document_->only(s, {"oneOf"})}});
+    if (asked != kAnyType) out->back().schemas.push_back(of_types(asked));
+  };
+  if (list.size() > kComparedMax) {
+    asked = kAnyType;
+    return ask();
+  }
+  const auto excludes = [&](Schemas way, size_t other) {
+    way.insert(way.end(), {beside(s), &list[other]});
+    return impossible(way, 1);
+  };
+  uint8_t dropped = 0;
   for (size_t i = 0; i < list.size(); ++i) {
-    if (i == index || impossible({beside(s), &one, &list[i]}, 1)) continue;
+    if (i == index || excludes({&one}, i)) continue;
     const WaysNot nots = ways_not(list[i], {beside(s), &one});
-    asks |= nots.rest != nullptr;
-    std::vector<Schemas> next;
-    for (const Schemas& before : ways)
+    asked |= nots.rest_types;
+    // A negation of an earlier alternative may exclude this one, too.
+    const auto others = std::stable_partition(
+        ways.begin(), ways.end(), [&](const Schemas& way) { return way.size() > 1 && excludes(way, i); });
+    std::vector<Schemas> next(ways.begin(), others);
+    for (auto before = others; before != ways.end(); ++before)
       for (const Json* also : nots.schemas) {
-        Schemas both = before;
+        Schemas both = *before;
         both.push_back(also);
         Schemas all = both;
         all.push_back(beside(s));
-        if (impossible(all, 1)) continue;
-        if (next.size() < kWaysApartMax)
-          next.push_back(std::move(both));
-        else
-          asks = true;
+        if (!impossible(all, 1)) next.push_back(std::move(both));
       }
+    if (next.size() > kWaysApartMax) {
+      // Keeps those that exclude the next alternatives, too, as the values of a property that tells the alternatives apart do.
+      const size_t end = std::min(list.size(), i + 1 + kLooksApart);
+      std::stable_partition(next.begin(), next.end(), [&](const Schemas& way) {
+        bool all = true;
+        for (size_t other = i + 1; other < end && all; ++other) all = other == index || excludes(way, other);
+        return all;
+      });
+      for (size_t k = kWaysApartMax; k < next.size(); ++k) {
+        next[k].push_back(beside(s));
+        dropped |= possible_types(next[k], 1);
+      }
+      next.resize(kWaysApartMax);
+    }
     ways = std::move(next);
   }
+  // Where some ways are left for a type, the dropped ones are values that are not generated.
+  for (const Schemas& way : ways) {
+    Schemas all = way;
+    all.push_back(beside(s));
+    dropped &= static_cast<uint8_t>(~possible_types(all, 1));
+  }
+  asked |= dropped;
   for (Schemas& way : ways) out->push_back({std::move(way)});
-  if (asks) ask();
+  if (asked != 0) ask();
 }
 
 static bool excludes_format(const Json& never) {
@@ -197,6 +235,16 @@ Status SchemaMerger::add_not(const Json& s, Merged* m, Schemas* todo, const Deci
     m->effective.push_back(&s);
     return {};
   }
+  if (never.is_object() && never.size() == 1 && never.contains("multipleOf")) {
+    const auto d = Decimal::of(never.at("multipleOf"));
+    if (!d || d->negative || d->is_zero())
+      return wrong_keyword("multipleOf", "a number above 0", never.at("multipleOf"));
+    m->typed = true;
+    m->types &= kNumber;  // other types always satisfy "multipleOf"
+    m->number.not_multiples.push_back(*d);
+    m->effective.push_back(&s);
+    return check(*document_->only(s, {"not"}), m);  // some checkers divide doubles
+  }
   if (never == Json{{"uniqueItems", true}}) {
     m->typed = m->repeated = true;
     m->types &= kArray;  // other types always satisfy "uniqueItems"
@@ -207,7 +255,8 @@ Status SchemaMerger::add_not(const Json& s, Merged* m, Schemas* todo, const Deci
     const Nots& nots = nots_of(never);
     std::vector<Alternative> some;
     for (const Json* one : nots.schemas) some.push_back({{one}});
-    return nots.complete ? choose({&s, "not"}, std::move(some), m, todo, decisions) : Status{};
+    if (nots.rest != nullptr) some.push_back({{nots.rest}});
+    return choose({&s, "not"}, std::move(some), m, todo, decisions);
   }
   auto found = negations_.find(&never);
   if (found == negations_.end()) {
@@ -229,18 +278,17 @@ Status SchemaMerger::add_condition(const Json& s, Merged* m, Schemas* todo, cons
     std::vector<Alternative> alternatives{{{&condition}}};
     if (then != nullptr) alternatives[0].schemas.push_back(then);
     const Nots& all = nots_of(condition);
-    const WaysNot nots =
-        depth == 0 ? ways_not(condition, {beside(s)}) : WaysNot{all.complete ? all.schemas : Schemas{}};
+    const WaysNot nots = depth == 0 ? ways_not(condition, {beside(s)}) : WaysNot{all.schemas, all.rest};
     for (const Json* one : nots.schemas) {
       alternatives.push_back({{one}});
       if (otherwise != nullptr) alternatives.back().schemas.push_back(otherwise);
     }
     // The rest can only be checked on the value.
     if (nots.rest) {
-      alternatives.push_back({{nots.rest}, {document_->only(s, {"if", "then", "else"})}});
+      alternatives.push_back({{nots.rest}});
+      if (depth == 0) alternatives.back().checks.push_back(document_->only(s, {"if", "then", "else"}));
       if (otherwise != nullptr) alternatives.back().schemas.push_back(otherwise);
     }
-    if (depth > 0 && !all.complete) alternatives.push_back({});
     if (depth > 0) return choose({&s, "if"}, std::move(alternatives), m, todo, decisions);
     found = negations_.emplace(&condition, std::move(alternatives)).first;
   }

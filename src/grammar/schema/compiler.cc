@@ -105,8 +105,10 @@ Result<Program> SchemaCompiler::whole(bool object) {
   if (work_->over()) return schema_too_long();
   matches_nothing_ = !matches;
   if (!matches)
-    return invalid("JSON schema: wanted a schema that allows some " +
-                   std::string(object ? "object" : "value") + ", found a schema that nothing matches");
+    return invalid(
+        "JSON schema: wanted a schema that allows some " + std::string(object ? "object" : "value") +
+        ", found a schema that nothing matches" +
+        (inferred_ ? "; a schema without \"type\" allows only the types that its keywords constrain" : ""));
   return std::move(program_);
 }
 
@@ -202,7 +204,9 @@ Result<std::vector<Callee>> SchemaCompiler::callees(const Schemas& schemas) {
 
 // A schema without "type" is restricted to the types that its keywords constrain.
 void SchemaCompiler::infer_types(Merged* m) {
-  if (!m->typed && m->about != 0 && m->values.empty()) m->types &= m->about;
+  if (m->typed || m->about == 0 || !m->values.empty()) return;
+  inferred_ |= (m->types & ~m->about) != 0;
+  m->types &= m->about;
 }
 
 Status SchemaCompiler::rule_of(const Schemas& schemas, int32_t rule) {
@@ -312,8 +316,7 @@ Result<std::vector<LeafPointer>> SchemaCompiler::scalars(const Merged& m, const 
   std::vector<LeafPointer> parts;
   const bool plain_string = m.patterns.empty() && m.formats.empty() && m.excluded.empty() &&
                             m.least_length == 0 && m.most_length < 0;
-  const bool plain_number = !m.number.least && !m.number.most && m.number.multiples.empty() &&
-                            !m.number.integer && !m.number.fraction;
+  const bool plain_number = m.number.none();
   constexpr uint8_t kScalars = kNull | kBoolean | kNumber | kString;
   if ((m.types & kScalars) == kScalars && plain_string && plain_number)
     return std::vector<LeafPointer>{leaves.any_scalar};

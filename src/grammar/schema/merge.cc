@@ -338,13 +338,20 @@ bool SchemaMerger::contradicts(const Merged& m, int depth) {
   return false;
 }
 
-bool SchemaMerger::impossible(const Schemas& schemas, int depth) {
-  if (depth > kImpossibleDepthMax) return false;
+uint8_t SchemaMerger::possible_types(const Schemas& schemas, int depth) {
+  if (depth > kImpossibleDepthMax) return kAnyType;
   std::vector<Merged> found;
   const int64_t before = ways_;
   const Status status = ways(schemas, {}, depth, &found);
   ways_ = before;
-  return status.ok() && found.empty();
+  if (!status.ok()) return kAnyType;
+  uint8_t out = 0;
+  for (const Merged& m : found) out |= m.types;
+  return out;
+}
+
+bool SchemaMerger::impossible(const Schemas& schemas, int depth) {
+  return possible_types(schemas, depth) == 0;
 }
 
 }  // namespace sluice

@@ -85,6 +85,8 @@ class SchemaMerger {
   Status ways(const Schemas& schemas, std::vector<Merged>* out);
   // Returns true only if it is certain that no value satisfies all of `schemas`.
   bool impossible(const Schemas& schemas, int depth = 0);
+  // The types of the values that may satisfy all of `schemas`; other types certainly do not.
+  uint8_t possible_types(const Schemas& schemas, int depth);
   // Whether a "not" excludes this value by "const" or "enum".
   bool excludes(const Merged& m, const Json& value);
   // Whether a simpler form of Negations would leave out a part of a negation.
@@ -112,18 +114,19 @@ class SchemaMerger {
   Status check(const Json& schema, Merged* m);
   bool contradicts(const Merged& m, int depth);
   using List = std::vector<Json>;
-  // If a value satisfies one of these schemas, it fails the negated schema. `complete`: the converse holds, too, so a value that fails
-  // the negated schema satisfies at least one of these.
+  // If a value satisfies one of these schemas, it fails the negated schema. The converse holds, too, for values whose type is not
+  // `untold`: if they fail the negated schema, they satisfy at least one of these.
   struct Negation {
     List schemas = {};
-    bool complete = true;
+    uint8_t untold = 0;
     void add(Negation other) {
       std::move(other.schemas.begin(), other.schemas.end(), std::back_inserter(schemas));
-      complete &= other.complete;
+      untold |= other.untold;
     }
   };
   Negation negated(const Json& schema, int depth);
   uint8_t types_that_fail(const Json& schema, int depth);
+  uint8_t types_of_condition(const Json& schema, int depth);
   void negate_keyword(const Json& schema, const std::string& key, const Json& value, int depth,
                       Negation* out);
   void negate_any(const Json& any, int depth, Negation* out);
@@ -132,14 +135,17 @@ class SchemaMerger {
   void negate_elements(const Json& schema, const std::string& key, const Json& value, Negation* out);
   struct Nots {
     Schemas schemas = {};
-    bool complete = true;
+    uint8_t untold = 0;
+    const Json* rest = nullptr;  // a schema of the types that are untold; null: there are none
   };
+  const Json* of_types(uint8_t types);  // a schema of all values of these types
   const Nots& nots_of(const Json& schema);
   // The negations of `schema` that are not provably impossible together with `beside`. `rest`: a schema of the values that may fail
   // `schema` in other ways, which only a check of the whole value can tell; null: there is no such value.
   struct WaysNot {
     Schemas schemas = {};
     const Json* rest = nullptr;
+    uint8_t rest_types = 0;
   };
   WaysNot ways_not(const Json& schema, const Schemas& beside);
   // A schema of only "type", "required" and "properties" of `schema`, which may make some of its alternatives impossible.

@@ -32,21 +32,19 @@ uint8_t types_of_keyword(const std::string& key) {
   return 0;
 }
 
-// Keywords whose failure no schema expresses completely.
-const std::set<std::string>& untold() {
-  static const std::set<std::string> kAll = {"multipleOf",
-                                             "unevaluatedItems",
+// Whether no schema expresses the failure of the keyword completely.
+bool is_untold(const std::string& key) {
+  static const std::set<std::string> kAll = {"unevaluatedItems",
                                              "additionalProperties",
                                              "patternProperties",
                                              "propertyNames",
                                              "unevaluatedProperties",
-                                             "if",
                                              "$dynamicRef",
                                              "$recursiveRef",
                                              "disallow",
                                              "extends",
                                              "divisibleBy"};
-  return kAll;
+  return kAll.contains(key);
 }
 
 }  // namespace
@@ -70,10 +68,15 @@ uint8_t whole_types(const Json& value, bool* integer) {
 
 SchemaMerger::Negation SchemaMerger::negated(const Json& schema, int depth) {
   if (schema.is_boolean()) return {.schemas = schema.get<bool>() ? List{} : List{Json::object()}};
-  if (!schema.is_object() || depth > 8 || !work_->spend(32)) return {.complete = false};
+  if (!schema.is_object() || depth > 8 || !work_->spend(32)) return {.untold = kAnyType};
   Negation out;
   for (const auto& [key, value] : schema.items()) negate_keyword(schema, key, value, depth, &out);
-  if (out.schemas.size() > kNegationsMax) out.schemas.resize(kNegationsMax), out.complete = false;
+  // The negation of "type" tells all values of other types, whatever the other keywords say about them.
+  if (const Json* type = member(schema, "type")) {
+    bool integer = false;
+    out.untold &= static_cast<uint8_t>(whole_types(*type, &integer) | (integer ? kNumber : 0));
+  }
+  if (out.schemas.size() > kNegationsMax) out.schemas.resize(kNegationsMax), out.untold = kAnyType;
   return out;
 }
 
@@ -95,10 +98,20 @@ uint8_t SchemaMerger::types_that_fail(const Json& schema, int depth) {
     } else if (key == "type") {
       bool integer = false;
       out |= static_cast<uint8_t>(kAnyType & ~whole_types(value, &integer));
+    } else if (key == "if") {
+      out |= types_of_condition(schema, depth);
     } else {
       out |= types_of_keyword(key);
     }
   }
+  return out;
+}
+
+// The types of values for which "then" or "else" may fail.
+uint8_t SchemaMerger::types_of_condition(const Json& schema, int depth) {
+  uint8_t out = 0;
+  for (const char* key : {"then", "else"})
+    if (const Json* branch = member(schema, key)) out |= types_that_fail(*branch, depth + 1);
   return out;
 }
 
@@ -121,7 +134,8 @@ void SchemaMerger::negate_keyword(const Json& schema, const std::string& key, co
     const std::string name = value.get<std::string>();
     const bool told = format_values(name, Bound::kOuter) != nullptr;
     if (told) out->schemas.push_back({{"type", "string"}, {"not", {{key, value}}}});
-    out->complete &= told || format_values(name) == nullptr;  // an unknown format accepts any string
+    if (!told && format_values(name) != nullptr)
+      out->untold |= kString;  // an unknown format accepts any string
   } else if (key == "required" && value.is_array()) {
     for (const Json& name : value)
       if (name.is_string())
@@ -129,7 +143,7 @@ void SchemaMerger::negate_keyword(const Json& schema, const std::string& key, co
   } else if (key == "properties" && value.is_object()) {
     for (const auto& [name, inside] : value.items()) {
       Negation nots = negated(inside, depth + 1);
-      out->complete &= nots.complete;
+      if (nots.untold != 0) out->untold |= kObject;
       const auto with = [&name = name](Json& one) {
         return Json{
             {"type", "object"}, {"required", Json::array({name})}, {"properties", {{name, std::move(one)}}}};
@@ -148,12 +162,12 @@ void SchemaMerger::negate_keyword(const Json& schema, const std::string& key, co
     if (value.is_number()) flip("number", key == "exclusiveMinimum" ? "maximum" : "minimum", value);
   } else if (key == "minLength" || key == "minItems" || key == "minProperties") {
     const std::string what = key.substr(3);
-    out->complete &= value.is_number_unsigned();
+    if (!value.is_number_unsigned()) out->untold |= types_of_keyword(key);
     if (value.is_number_unsigned() && value > 0)
       flip(type_of_size(what), "max" + what, value.get<int64_t>() - 1);
   } else if (key == "maxLength" || key == "maxItems" || key == "maxProperties") {
     const std::string what = key.substr(3);
-    out->complete &= value.is_number_unsigned();
+    if (!value.is_number_unsigned()) out->untold |= types_of_keyword(key);
     if (value.is_number_unsigned()) flip(type_of_size(what), "min" + what, value.get<int64_t>() + 1);
   } else if (key == "anyOf" && value.is_array()) {
     negate_any(value, depth, out);
@@ -171,9 +185,13 @@ void SchemaMerger::negate_keyword(const Json& schema, const std::string& key, co
     out->schemas.push_back(value);
   } else if (key == "$ref" && value.is_string()) {
     const auto target = document_->target(value.get<std::string>());
-    out->add(target.ok() ? negated(*target.value(), depth + 1) : Negation{.complete = false});
-  } else {
-    out->complete &= !untold().contains(key);
+    out->add(target.ok() ? negated(*target.value(), depth + 1) : Negation{.untold = kAnyType});
+  } else if (key == "multipleOf" && value.is_number()) {
+    out->schemas.push_back({{"type", "number"}, {"not", {{key, value}}}});
+  } else if (key == "if") {
+    out->untold |= types_of_condition(schema, depth);
+  } else if (is_untold(key)) {
+    out->untold |= types_of_keyword(key);
   }
 }
 
@@ -189,7 +207,7 @@ void SchemaMerger::negate_dependency(const std::string& name, const Json& wanted
     return;
   }
   Negation nots = negated(wanted, depth + 1);
-  out->complete &= nots.complete;
+  out->untold |= nots.untold & kObject;
   for (Json& one : nots.schemas) out->schemas.push_back({{"allOf", Json::array({there, std::move(one)})}});
 }
 
@@ -218,7 +236,7 @@ void SchemaMerger::negate_elements(const Json& schema, const std::string& key, c
   };
   const auto bound = [&](const char* name, int64_t otherwise) {
     const Json* count = member(schema, name);
-    out->complete &= count == nullptr || count->is_number_unsigned();
+    if (count != nullptr && !count->is_number_unsigned()) out->untold |= kArray;
     return count != nullptr && count->is_number_unsigned() ? count->get<int64_t>() : otherwise;
   };
   const Json* items = member(schema, "items");
@@ -230,7 +248,7 @@ void SchemaMerger::negate_elements(const Json& schema, const std::string& key, c
     if (least > 0) array({{"contains", value}, {"minContains", 0}, {"maxContains", least - 1}});
     if (most >= 0) array({{"contains", value}, {"minContains", most + 1}});
   } else if (value.is_array()) {
-    out->complete &= value.size() <= kNegationsMax;
+    if (value.size() > kNegationsMax) out->untold |= kArray;
     for (size_t i = 0; i < std::min(value.size(), kNegationsMax); ++i)
       if (can_fail(value[i])) negate_at(i, value[i]);
   } else if (can_fail(value) && (key == "items" || list)) {
@@ -238,7 +256,7 @@ void SchemaMerger::negate_elements(const Json& schema, const std::string& key, c
     const size_t before = prefix != nullptr && prefix->is_array() ? prefix->size() : 0;
     if (before == 0) return array({{"contains", {{"not", value}}}});
     // Negates only the first element after the prefix, so the negation is incomplete.
-    out->complete = false;
+    out->untold |= kArray;
     if (before <= kNegationsMax) negate_at(before, value);
   }
 }
@@ -248,7 +266,7 @@ void SchemaMerger::negate_any(const Json& any, int depth, Negation* out) {
   List all{Json::object()};
   for (const Json& one : any) {
     const Negation nots = negated(one, depth + 1);
-    out->complete &= nots.complete;
+    out->untold |= nots.untold;
     List next;
     for (const Json& before : all)
       for (const Json& also : nots.schemas) {
@@ -256,7 +274,7 @@ void SchemaMerger::negate_any(const Json& any, int depth, Negation* out) {
         next.push_back(before);
         next.back()["allOf"].push_back(also);
       }
-    out->complete &= next.size() <= kNegationsMax;
+    if (next.size() > kNegationsMax) out->untold = kAnyType;
     all = std::move(next);
   }
   std::move(all.begin(), all.end(), std::back_inserter(out->schemas));

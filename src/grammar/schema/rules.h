@@ -42,7 +42,7 @@ class SchemaCompiler {
   Result<Callee> callee(Schemas schemas);
   // Like callee(), but one callee per type. Where values must be unique, this allows leaving out used values of types with few values.
   Result<std::vector<Callee>> callees(const Schemas& schemas);
-  static void infer_types(Merged* m);
+  void infer_types(Merged* m);
   Status rule_of(const Schemas& schemas, int32_t rule);
   std::optional<std::vector<std::string>> texts_that_hold(const Leaf& leaf, const Schemas& checks);
   Result<Schemas> checks_of(const Merged& m);
@@ -52,6 +52,7 @@ class SchemaCompiler {
   std::shared_ptr<SchemaDocument> document_;
   Work* work_;
   bool matches_nothing_ = false;
+  bool inferred_ = false;  // some schema without "type" was restricted to types
   SchemaMerger merger_;
   Program program_;
   Result<LeafPointer> string(const Merged& m);

@@ -115,8 +115,9 @@ Result<LeafPointer> string_leaf(const Merged& m, SchemaDocument* document, Work*
 
 Result<LeafPointer> number_leaf(const Merged& m, Work* work) {
   const NumberBounds& b = m.number;
-  if (!b.least && !b.most && b.multiples.empty() && !b.fraction)
-    return b.integer ? CommonLeaves::get().integer : CommonLeaves::get().number;
+  NumberBounds others = b;
+  others.integer = false;
+  if (others.none()) return b.integer ? CommonLeaves::get().integer : CommonLeaves::get().number;
   auto dfa = json_numbers(b, work);
   if (!dfa.ok()) return Status{dfa.status().code, "JSON schema: " + dfa.status().message};
   Leaf leaf{.dfa = std::move(dfa).value()};
