@@ -295,8 +295,10 @@ Result<Callee> ObjectRules::build(const Merged& m) {
   program_.add_call(opened, c_.common(leaves.blanks), names[0]);
   program_.add_empty(opened, names[0]);
   if (last_required == 0) program_.add_call(opened, c_.common(leaves.close_object), end);
+  // As in arrays: if a check may reject the end of the object, a blank after a member must not exclude a comma.
+  const Callee comma = c_.common(m.checks.empty() ? leaves.comma : leaves.comma_in_blanks);
   for (size_t i = 0; i <= members_.size(); ++i) {
-    program_.add_call(after[i], c_.common(leaves.comma), names[i]);
+    program_.add_call(after[i], comma, names[i]);
     if (i >= last_required) program_.add_call(after[i], c_.common(leaves.close_object), end);
   }
   for (size_t i = 0; i < members_.size(); ++i) {
