@@ -9,7 +9,7 @@
 namespace sluice::apps {
 namespace {
 
-constexpr const char* kFlag = "--speculative-config";
+constexpr const char* kSpeculativeFlag = "--speculative-config";
 constexpr int64_t kSglangNgramTokens = 12;              // SGLang's default
 constexpr int64_t kSuffixDepth = 24, kNgramLookup = 5;  // vLLM's defaults
 constexpr std::array<std::string_view, 5> kNgramKeys = {"method", "num_speculative_tokens",
@@ -29,8 +29,8 @@ Status check_keys(const Json& object, std::span<const std::string_view> known, c
     if (value.is_null() || std::ranges::find(known, key) != known.end()) continue;
     std::string names;
     for (const std::string_view name : known) names.append(names.empty() ? "" : ", ").append(name);
-    return invalid(std::string(kFlag) + ": wanted the keys " + names + " with the method " + method +
-                   ", found \"" + key + "\"");
+    return invalid(std::string(kSpeculativeFlag) + ": wanted the keys " + names + " with the method " +
+                   method + ", found \"" + key + "\"");
   }
   return {};
 }
@@ -72,7 +72,8 @@ Status read_word(const JsonAt& at, const char* key, const std::string& otherwise
   if (*to == otherwise || std::ranges::find(words, *to) != words.end()) return {};
   std::string wanted;
   for (const std::string_view word : words) wanted.append(wanted.empty() ? "" : " or ").append(word);
-  return invalid(std::string(kFlag) + ": " + key + ": wanted " + wanted + ", found \"" + *to + "\"");
+  return invalid(std::string(kSpeculativeFlag) + ": " + key + ": wanted " + wanted + ", found \"" + *to +
+                 "\"");
 }
 
 Status read_mtp(const JsonAt& at, SpeculativeConfig* out) {
@@ -86,9 +87,9 @@ Status read_mtp(const JsonAt& at, SpeculativeConfig* out) {
 
 Result<SpeculativeConfig> read_speculative_config(const std::string& json) {
   if (json == "none") return SpeculativeConfig();
-  const auto document = parse_json(json, kFlag);
+  const auto document = parse_json(json, kSpeculativeFlag);
   if (!document.ok()) return invalid(document.status().message);
-  const JsonAt at(document.value(), kFlag);
+  const JsonAt at(document.value(), kSpeculativeFlag);
   if (const Status status = at.need_object(); !status.ok()) return invalid(status.message);
   std::string method;
   SLUICE_TRY(take(at.string("method"), &method));
@@ -114,12 +115,12 @@ Result<SpeculativeConfig> read_speculative_config(const std::string& json) {
     SLUICE_TRY(check_keys(document.value(), kMtpKeys, method));
     SLUICE_TRY(read_mtp(at, &config));
   } else {
-    return invalid(std::string(kFlag) + ": method: wanted ngram, suffix, eagle3 or mtp, found \"" + method +
-                   "\"");
+    return invalid(std::string(kSpeculativeFlag) + ": method: wanted ngram, suffix, eagle3 or mtp, found \"" +
+                   method + "\"");
   }
   SLUICE_TRY(take(at.boolean("enable_adaptive_verification", true), &out.by_cost));
   const Status status = check_speculation(out);
-  if (!status.ok()) return invalid(std::string(kFlag) + ": " + status.message);
+  if (!status.ok()) return invalid(std::string(kSpeculativeFlag) + ": " + status.message);
   return config;
 }
 

@@ -15,7 +15,7 @@
 namespace sluice::apps {
 namespace {
 
-constexpr double kSecondsMax = 1e6;
+constexpr double kServerSecondsMax = 1e6;
 
 // The names of the flags, which the server's messages use.
 constexpr SettingNames kFlags{.allowed_hosts = "--allowed-hosts",
@@ -170,21 +170,21 @@ void add_limit_flags(CLI::App* app, ServeOptions* o) {
                   "seconds until an answer must be complete; 0: no limit")
       ->capture_default_str()
       ->group(group)
-      ->check(number_between(0, kSecondsMax));
+      ->check(number_between(0, kServerSecondsMax));
   app->add_option("--read-timeout", o->http.read_timeout, "seconds to receive a whole request")
       ->capture_default_str()
       ->group(group)
-      ->check(number_between(0.1, kSecondsMax));
+      ->check(number_between(0.1, kServerSecondsMax));
   app->add_option("--write-timeout", o->http.write_timeout,
                   "seconds without progress until a client that does not read is disconnected")
       ->capture_default_str()
       ->group(group)
-      ->check(number_between(0.1, kSecondsMax));
+      ->check(number_between(0.1, kServerSecondsMax));
   app->add_option("--drain-seconds", o->api.drain_seconds,
                   "grace period in seconds for running requests at shutdown (SIGTERM or SIGINT)")
       ->capture_default_str()
       ->group(group)
-      ->check(number_between(0, kSecondsMax));
+      ->check(number_between(0, kServerSecondsMax));
 }
 
 // Flags of other servers that Sluice accepts and ignores, because their accepted values ask only for what Sluice does anyway.

@@ -7,7 +7,7 @@
 namespace sluice {
 namespace {
 
-constexpr int64_t kFileBytesMax = int64_t{2} << 30;
+constexpr int64_t kDatasetBytesMax = int64_t{2} << 30;
 // Limits in tokens. As in vLLM's and SGLang's clients, conversations outside of them are omitted.
 constexpr int64_t kShareGptLeast = 4, kShareGptPromptMost = 1024, kShareGptMost = 2048;
 
@@ -87,7 +87,7 @@ Status Dataset::find_ids(const LoadTarget& target) {
 }
 
 Status Dataset::read_sharegpt() {
-  const auto json = read_json(options_.path, kFileBytesMax);
+  const auto json = read_json(options_.path, kDatasetBytesMax);
   if (!json.ok()) return json.status();
   const auto entries = JsonAt(json.value(), options_.path).items();
   if (!entries.ok()) return entries.status();
@@ -107,7 +107,7 @@ Status Dataset::read_sharegpt() {
 }
 
 Status Dataset::read_custom() {
-  const auto text = read_file(options_.path, kFileBytesMax);
+  const auto text = read_file(options_.path, kDatasetBytesMax);
   if (!text.ok()) return text.status();
   std::istringstream lines(text.value());
   std::string line;

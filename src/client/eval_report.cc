@@ -16,7 +16,7 @@ constexpr int64_t kResultBytesMax = int64_t{1} << 30;
 constexpr size_t kReasonsShown = 5;
 
 template <class... Values>
-std::string line(const char* format, Values... values) {
+std::string formatted(const char* format, Values... values) {
   char out[400];
   std::snprintf(out, sizeof out, format, values...);
   return out;
@@ -38,13 +38,14 @@ std::vector<ServerAnswer> answers_of(const ServerEval& eval, const std::string& 
 
 std::string score_line(const std::string& name, const char* match, const Score& s) {
   std::string out =
-      line("%-14s %-9s %9.1f %9lld %8.1f%%   [%.1f%%, %.1f%%]", printable(name).substr(0, 100).c_str(), match,
-           s.right, static_cast<long long>(s.questions), 100 * s.accuracy(), 100 * s.interval.low,
-           100 * s.interval.high);
+      formatted("%-14s %-9s %9.1f %9lld %8.1f%%   [%.1f%%, %.1f%%]", printable(name).substr(0, 100).c_str(),
+                match, s.right, static_cast<long long>(s.questions), 100 * s.accuracy(), 100 * s.interval.low,
+                100 * s.interval.high);
   if (s.repeats.size() > 1)
-    out += line("   of %zu repeats %.1f%% to %.1f%%, deviation %.1f%%", s.repeats.size(),
-                100 * *std::min_element(s.repeats.begin(), s.repeats.end()),
-                100 * *std::max_element(s.repeats.begin(), s.repeats.end()), 100 * deviation_of(s.repeats));
+    out +=
+        formatted("   of %zu repeats %.1f%% to %.1f%%, deviation %.1f%%", s.repeats.size(),
+                  100 * *std::min_element(s.repeats.begin(), s.repeats.end()),
+                  100 * *std::max_element(s.repeats.begin(), s.repeats.end()), 100 * deviation_of(s.repeats));
   return out + "\n";
 }
 
@@ -104,7 +105,7 @@ Result<Side> read_side(const std::string& path) {
 
 std::string server_eval_text(const ServerEval& eval) {
   std::string out =
-      line("%-14s %-9s %9s %9s %9s   %s\n", "task", "match", "right", "of", "accuracy", "95% (Wilson)");
+      formatted("%-14s %-9s %9s %9s %9s   %s\n", "task", "match", "right", "of", "accuracy", "95% (Wilson)");
   const bool one_match = eval.task == "questions";
   const auto add = [&](const std::string& name, const std::vector<ServerAnswer>& answers) {
     out += score_line(name, one_match ? "exact" : "strict", score_of(answers, &Grade::strict, eval.repeat));
@@ -113,14 +114,14 @@ std::string server_eval_text(const ServerEval& eval) {
   const std::vector<std::string> tasks = tasks_of(eval);
   for (const std::string& task : tasks) add(task, answers_of(eval, task));
   if (tasks.size() > 1) add("overall", eval.answers);
-  out +=
-      line("\n%lld prompt and %lld completion tokens in %.1f s\n", static_cast<long long>(eval.prompt_tokens),
-           static_cast<long long>(eval.completion_tokens), eval.seconds);
+  out += formatted("\n%lld prompt and %lld completion tokens in %.1f s\n",
+                   static_cast<long long>(eval.prompt_tokens), static_cast<long long>(eval.completion_tokens),
+                   eval.seconds);
   if (eval.failed == 0) return out;
   std::map<std::string, int64_t> reasons;
   for (const ServerAnswer& a : eval.answers)
     if (!a.error.empty()) ++reasons[a.error];
-  out += line("%lld requests failed and count as wrong:\n", static_cast<long long>(eval.failed));
+  out += formatted("%lld requests failed and count as wrong:\n", static_cast<long long>(eval.failed));
   size_t shown = 0;
   for (const auto& [reason, count] : reasons)
     if (shown++ < kReasonsShown) out += std::to_string(count) + " x " + printable(reason) + "\n";
@@ -189,13 +190,13 @@ Result<EvalComparison> compare_evals(const std::string& path_a, const std::strin
 std::string comparison_text(const EvalComparison& c) {
   std::string out = "task        " + printable(c.task) + ", " + std::to_string(c.questions) + " questions";
   out += c.repeat > 1 ? ", each " + std::to_string(c.repeat) + " times\n" : "\n";
-  out += line("A           %.1f%%  ", 100 * c.accuracy_a) + printable(c.name_a) + "\n";
-  out += line("B           %.1f%%  ", 100 * c.accuracy_b) + printable(c.name_b) + "\n";
-  out += line("B - A       %+.1f%%, 95%% [%+.1f%%, %+.1f%%]\n", 100 * (c.accuracy_b - c.accuracy_a),
-              100 * c.difference.low, 100 * c.difference.high);
-  out += line("questions   A better at %lld, B better at %lld\n", static_cast<long long>(c.better_a),
-              static_cast<long long>(c.better_b));
-  return out + line("p           %.4f (McNemar's exact test; below 0.05: the two differ)\n", c.p);
+  out += formatted("A           %.1f%%  ", 100 * c.accuracy_a) + printable(c.name_a) + "\n";
+  out += formatted("B           %.1f%%  ", 100 * c.accuracy_b) + printable(c.name_b) + "\n";
+  out += formatted("B - A       %+.1f%%, 95%% [%+.1f%%, %+.1f%%]\n", 100 * (c.accuracy_b - c.accuracy_a),
+                   100 * c.difference.low, 100 * c.difference.high);
+  out += formatted("questions   A better at %lld, B better at %lld\n", static_cast<long long>(c.better_a),
+                   static_cast<long long>(c.better_b));
+  return out + formatted("p           %.4f (McNemar's exact test; below 0.05: the two differ)\n", c.p);
 }
 
 }  // namespace sluice

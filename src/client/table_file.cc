@@ -9,7 +9,7 @@
 namespace sluice {
 namespace {
 
-constexpr int64_t kFileBytesMax = int64_t{1} << 30;
+constexpr int64_t kTableFileBytesMax = int64_t{1} << 30;
 
 using Record = std::vector<std::string>;
 
@@ -120,7 +120,7 @@ Result<std::vector<TableRow>> read_lines(const std::string& text, const std::str
 }  // namespace
 
 Result<std::vector<TableRow>> read_table(const std::string& path, std::span<const std::string_view> columns) {
-  const auto text = read_file(path, kFileBytesMax);
+  const auto text = read_file(path, kTableFileBytesMax);
   if (!text.ok()) return text.status();
   auto rows = path.ends_with(".csv") ? read_csv(text.value(), path, columns)
                                      : read_lines(text.value(), path, columns);

@@ -16,7 +16,7 @@ using Pointer = Node::Pointer;
 constexpr int32_t kProgramStatesMax = 100000;
 constexpr size_t kInlinedMax = 400;  // maximum tree nodes after inlining
 
-Status too_large() { return invalid("one that takes too long to compile"); }
+Status too_slow() { return invalid("one that takes too long to compile"); }
 
 class EbnfCompiler {
  public:
@@ -42,10 +42,10 @@ class EbnfCompiler {
       emit(source_->find(name)->second, program_.start(rule), final_state(rule));
     }
     if (!status_.ok()) return status_;
-    if (work_->over()) return too_large();
+    if (work_->over()) return too_slow();
     program_.root = root;
     const bool matches = program_.finish(work_);
-    if (work_->over()) return too_large();
+    if (work_->over()) return too_slow();
     if (!matches) return invalid("one that nothing matches");
     return std::move(program_);
   }
@@ -105,13 +105,13 @@ class EbnfCompiler {
   // Adds transitions for `node` between two states of a rule.
   void emit(const Pointer& node, int32_t from, int32_t to) {
     if (!status_.ok() || !work_->spend(16) || std::ssize(program_.states) > kProgramStatesMax) {
-      if (status_.ok()) status_ = too_large();
+      if (status_.ok()) status_ = too_slow();
       return;
     }
     if (const Pointer whole = plain(node); whole != nullptr && leaf(whole, from, to)) return;
     // `node` must be split into several leaves. In each of them '^' would match at the leaf's start instead of the text's.
     for (const Kind kind : {Kind::kBegin, Kind::kEnd, Kind::kLookAhead})
-      if (status_.ok() && has_kind(node, kind)) status_ = too_large();
+      if (status_.ok() && has_kind(node, kind)) status_ = too_slow();
     if (!status_.ok()) return;
     const int32_t rule = program_.states[static_cast<size_t>(from)].rule;
     switch (node->kind) {
@@ -125,7 +125,7 @@ class EbnfCompiler {
       case Kind::kRepeat:
         return repeat(*node, rule, from, to);
       default:
-        if (status_.ok()) status_ = too_large();
+        if (status_.ok()) status_ = too_slow();
     }
   }
 

@@ -13,8 +13,6 @@ namespace {
 using Node = Regex::Node;
 using Kind = Node::Kind;
 using Pointer = Node::Pointer;
-constexpr int kDepthMax = 100;
-constexpr int64_t kCountMax = 1'000'000'000;
 
 bool is_name(char c) {
   return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '-' ||
@@ -22,16 +20,15 @@ bool is_name(char c) {
 }
 bool is_hex(char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f') || (c >= 'A' && c <= 'F'); }
 
-Pointer make(Node node) { return std::make_shared<const Node>(std::move(node)); }
 Pointer chars(CharSet set) {
   Node out{.kind = Kind::kChars};
   out.chars[0] = out.chars[1] = std::move(set);
-  return make(std::move(out));
+  return shared(std::move(out));
 }
 
-class Parser {
+class EbnfParser {
  public:
-  explicit Parser(std::string_view text) : text_(text) {}
+  explicit EbnfParser(std::string_view text) : text_(text) {}
 
   Result<EbnfRules> all() {
     blanks();
@@ -103,9 +100,9 @@ class Parser {
   }
 
   Pointer choice(int depth) {
-    if (depth > kDepthMax) {
-      fail("more than " + std::to_string(kDepthMax) + " levels of groups");
-      return make({});
+    if (depth > kGroupDepthMax) {
+      fail("more than " + std::to_string(kGroupDepthMax) + " levels of groups");
+      return shared({});
     }
     Node out{.kind = Kind::kChoice};
     out.parts.push_back(sequence(depth));
@@ -114,7 +111,7 @@ class Parser {
       blanks();
       out.parts.push_back(sequence(depth));
     }
-    return out.parts.size() == 1 ? out.parts.front() : make(std::move(out));
+    return out.parts.size() == 1 ? out.parts.front() : shared(std::move(out));
   }
 
   Pointer sequence(int depth) {
@@ -127,7 +124,7 @@ class Parser {
       out.parts.push_back(repeated(std::move(part)));
       blanks();
     }
-    return make(std::move(out));
+    return shared(std::move(out));
   }
 
   Pointer repeated(Pointer part) {
@@ -156,7 +153,7 @@ class Parser {
         return part;
       }
       blanks();
-      part = make({.kind = Kind::kRepeat, .parts = {std::move(part)}, .least = least, .most = most});
+      part = shared({.kind = Kind::kRepeat, .parts = {std::move(part)}, .least = least, .most = most});
     }
     return part;
   }
@@ -165,7 +162,7 @@ class Parser {
     blanks();
     std::optional<int64_t> out;
     for (; ahead() >= '0' && ahead() <= '9'; ++at_)
-      out = std::min(kCountMax, 10 * out.value_or(0) + (ahead() - '0'));
+      out = std::min(kRepeatCountMax, 10 * out.value_or(0) + (ahead() - '0'));
     blanks();
     return out;
   }
@@ -192,13 +189,13 @@ class Parser {
     }
     if (!is_name(c)) {
       fail("'" + printable(valid_utf8(text_.substr(at_, 12))) + "', which was not expected,");
-      return make({});
+      return shared({});
     }
     Node out{.kind = Kind::kReference};
     const std::string where = here();
     out.name = name();
     used_.try_emplace(out.name, where);
-    return make(std::move(out));
+    return shared(std::move(out));
   }
 
   // Reads one character of a literal or class, including escapes.
@@ -266,7 +263,7 @@ class Parser {
       fail("an unclosed literal");
     }
     ++at_;
-    return make(std::move(out));
+    return shared(std::move(out));
   }
 
   Pointer char_class() {
@@ -301,6 +298,6 @@ class Parser {
 
 }  // namespace
 
-Result<EbnfRules> parse_ebnf(std::string_view text) { return Parser(text).all(); }
+Result<EbnfRules> parse_ebnf(std::string_view text) { return EbnfParser(text).all(); }
 
 }  // namespace sluice

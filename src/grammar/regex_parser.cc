@@ -13,14 +13,10 @@ namespace {
 
 using Node = Regex::Node;
 using Pointer = Node::Pointer;
-constexpr int kDepthMax = 100;
-constexpr int64_t kCountMax = 1'000'000'000;
 
 bool is_digit(char32_t c) { return c >= '0' && c <= '9'; }
 bool is_hex(char32_t c) { return is_digit(c) || (c >= 'a' && c <= 'f') || (c >= 'A' && c <= 'F'); }
 bool is_letter(char32_t c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
-
-Pointer make(Node node) { return std::make_shared<const Node>(std::move(node)); }
 
 // A character class: its inner and its outer set (Bound).
 struct Class {
@@ -36,9 +32,9 @@ struct Class {
   Class complement() const { return {{sets[1].complement(), sets[0].complement()}}; }
 };
 
-class Parser {
+class RegexParser {
  public:
-  explicit Parser(std::string_view pattern) {
+  explicit RegexParser(std::string_view pattern) {
     for (size_t at = 0; at < pattern.size();) {
       const Utf8Step step = utf8_step(pattern.substr(at));
       text_.push_back(step.valid ? step.code_point : U'\ufffd');
@@ -73,9 +69,9 @@ class Parser {
   }
 
   Pointer choice(int depth) {
-    if (depth > kDepthMax) {
-      fail("more than " + std::to_string(kDepthMax) + " levels of groups");
-      return make({});
+    if (depth > kGroupDepthMax) {
+      fail("more than " + std::to_string(kGroupDepthMax) + " levels of groups");
+      return shared({});
     }
     Node out{.kind = Node::Kind::kChoice};
     out.parts.push_back(sequence(depth));
@@ -83,14 +79,14 @@ class Parser {
       ++at_;
       out.parts.push_back(sequence(depth));
     }
-    return out.parts.size() == 1 ? out.parts.front() : make(std::move(out));
+    return out.parts.size() == 1 ? out.parts.front() : shared(std::move(out));
   }
 
   Pointer sequence(int depth) {
     Node out;
     while (error_.empty() && has() && ahead() != '|' && ahead() != ')')
       if (Pointer part = repeated(depth)) out.parts.push_back(std::move(part));
-    return make(std::move(out));
+    return shared(std::move(out));
   }
 
   Pointer repeated(int depth) {
@@ -110,7 +106,7 @@ class Parser {
       counted = true;
       if (has() && ahead() == '?') ++at_;  // lazy: matches the same texts
       if (has() && ahead() == '+') fail("a possessive repetition");
-      part = make({.kind = Node::Kind::kRepeat, .parts = {std::move(part)}, .least = least, .most = most});
+      part = shared({.kind = Node::Kind::kRepeat, .parts = {std::move(part)}, .least = least, .most = most});
     }
     return part;
   }
@@ -130,7 +126,7 @@ class Parser {
       if (!is_digit(ahead(end))) return {};
       int64_t n = 0;
       for (; is_digit(ahead(end)); ++end)
-        n = std::min(kCountMax, 10 * n + static_cast<int64_t>(ahead(end) - '0'));
+        n = std::min(kRepeatCountMax, 10 * n + static_cast<int64_t>(ahead(end) - '0'));
       return n;
     };
     const auto first = number();
@@ -159,11 +155,11 @@ class Parser {
     int64_t least = 0, most = 0;
     if (count(&least, &most)) {
       fail("a repetition of nothing");
-      return make({});
+      return shared({});
     }
     ++at_;
-    if (c == '^') return make({.kind = Node::Kind::kBegin});
-    if (c == '$') return make({.kind = Node::Kind::kEnd});
+    if (c == '^') return shared({.kind = Node::Kind::kBegin});
+    if (c == '$') return shared({.kind = Node::Kind::kEnd});
     if (c == '.') return chars({{class_of_dot(Bound::kInner), class_of_dot(Bound::kOuter)}});
     return chars(Class::of(c));
   }
@@ -172,7 +168,7 @@ class Parser {
     Node out{.kind = Node::Kind::kChars};
     out.chars[0] = std::move(c.sets[0]);
     out.chars[1] = std::move(c.sets[1]);
-    return make(std::move(out));
+    return shared(std::move(out));
   }
 
   Pointer group(int depth) {
@@ -202,18 +198,18 @@ class Parser {
     ++at_;
     if (!is_look) return inside;
     look.parts.push_back(std::move(inside));
-    return make(std::move(look));
+    return shared(std::move(look));
   }
 
   Pointer escape_atom() {
     const char32_t c = ahead(1);
     if (c == 'b' || c == 'B') {
       fail("a word boundary, which is not supported,");
-      return make({});
+      return shared({});
     }
     if (c == 'k' || (c >= '1' && c <= '9')) {
       fail("a back reference, which is not supported,");
-      return make({});
+      return shared({});
     }
     return chars(escape());
   }
@@ -405,6 +401,6 @@ class Parser {
 
 }  // namespace
 
-Result<Pointer> parse_regex(std::string_view pattern) { return Parser(pattern).all(); }
+Result<Pointer> parse_regex(std::string_view pattern) { return RegexParser(pattern).all(); }
 
 }  // namespace sluice

@@ -1,8 +1,10 @@
 // The syntax tree of a regular expression.
 #pragma once
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/status.h"
@@ -21,6 +23,14 @@ struct Regex::Node {
   bool negative = false;            // of kLookAhead
   std::string name = {};            // of kReference: the name of a grammar rule
 };
+
+// Bounds of the parsers of regular expressions and of EBNF: nested groups, and the counts of a repetition.
+inline constexpr int kGroupDepthMax = 100;
+inline constexpr int64_t kRepeatCountMax = 1'000'000'000;
+
+inline Regex::Node::Pointer shared(Regex::Node node) {
+  return std::make_shared<const Regex::Node>(std::move(node));
+}
 
 Result<Regex::Node::Pointer> parse_regex(std::string_view pattern);
 

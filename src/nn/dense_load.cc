@@ -18,7 +18,7 @@ constexpr Pair kSame[] = {{StoredType::kBF16, DType::kBF16}, {StoredType::kF32, 
                           {StoredType::kU8, DType::kU8},     {StoredType::kI32, DType::kI32},
                           {StoredType::kI64, DType::kI64},   {StoredType::kI16, DType::kI16}};
 
-StoredType stored_as(DType dtype) {
+StoredType stored_dense(DType dtype) {
   for (const Pair& p : kSame)
     if (p.dtype == dtype) return p.stored;
   return StoredType::kBool;  // not a number type, so no tensor matches
@@ -27,7 +27,7 @@ StoredType stored_as(DType dtype) {
 // Whether a tensor can be loaded as `dtype`: unchanged, converted (Checkpoint::holds), or widened from a
 // caller's bf16 to f32, which is exact.
 bool becomes(const Checkpoint& checkpoint, const CheckpointTensor& t, DType dtype) {
-  return checkpoint.holds(t, stored_as(dtype)) || (t.type == StoredType::kBF16 && dtype == DType::kF32);
+  return checkpoint.holds(t, stored_dense(dtype)) || (t.type == StoredType::kBF16 && dtype == DType::kF32);
 }
 
 Result<const CheckpointTensor*> find_dense(const Checkpoint& checkpoint, const std::string& name,
@@ -38,7 +38,7 @@ Result<const CheckpointTensor*> find_dense(const Checkpoint& checkpoint, const s
   const bool known = becomes(checkpoint, t, dtype);
   if (known && t.shape == shape) return &t;
   return Status{known ? Code::kCorrupt : Code::kUnsupported, place_of(t) + ": wanted " +
-                                                                 stored_text(stored_as(dtype), shape) +
+                                                                 stored_text(stored_dense(dtype), shape) +
                                                                  ", found " + stored_text(t.type, t.shape)};
 }
 
@@ -104,7 +104,7 @@ struct Copies {
 
 // Bytes of a piece that a thread copies, in the wider of the stored and the loaded type; a multiple of every
 // element size.
-constexpr int64_t kPiece = int64_t{1} << 20;
+constexpr int64_t kUploadPiece = int64_t{1} << 20;
 // Bytes below which threads and an upload ring cost more than they save.
 constexpr int64_t kLarge = int64_t{4} << 20;
 
@@ -114,10 +114,10 @@ struct PiecesOf {
   std::vector<std::byte*> to;
   explicit PiecesOf(const Copies& copies) {
     std::byte* at = copies.to;
-    const int64_t size = number_bytes(stored_as(copies.dtype), 1);
+    const int64_t size = number_bytes(stored_dense(copies.dtype), 1);
     for (const CheckpointTensor* t : copies.tensors) {
       const int64_t stored = number_bytes(t->type, 1), all = t->bytes / stored,
-                    most = kPiece / std::max(stored, size);
+                    most = kUploadPiece / std::max(stored, size);
       for (int64_t first = 0; first < all; first += most) {
         const int64_t count = std::min(most, all - first), bytes = count * size;
         from.push_back({t, first, count, t->data + first * stored, t->type});
@@ -127,13 +127,13 @@ struct PiecesOf {
     }
   }
   int64_t bytes_of(size_t i, const Copies& copies) const {
-    return from[i].count * number_bytes(stored_as(copies.dtype), 1);
+    return from[i].count * number_bytes(stored_dense(copies.dtype), 1);
   }
 };
 
 // Copies a piece, then checks it while it is in the processor's cache.
 Status copy_piece(PartOfTensor piece, const Copies& copies, std::byte* to) {
-  const StoredType wanted = stored_as(copies.dtype);
+  const StoredType wanted = stored_dense(copies.dtype);
   if (piece.type == wanted)
     std::memcpy(to, piece.data, static_cast<size_t>(piece.count * number_bytes(wanted, 1)));
   else
@@ -155,7 +155,7 @@ Status copy_here(const Copies& copies, int threads) {
 
 Status copy_through_ring(Device& device, const Copies& copies, int threads) {
   const PiecesOf pieces(copies);
-  auto ring = UploadRing::make(device, {.threads = threads, .slot_bytes = kPiece});
+  auto ring = UploadRing::make(device, {.threads = threads, .slot_bytes = kUploadPiece});
   if (!ring.ok()) return ring.status();
   return ring.value()->run(
       std::ssize(pieces.from),
@@ -178,7 +178,7 @@ Status copy_all(Device& device, const Copies& copies, int threads) {
   if (bytes >= kLarge) return copy_through_ring(device, copies, threads);
   int64_t wanted = 0;
   for (const CheckpointTensor* t : copies.tensors)
-    wanted += t->bytes / number_bytes(t->type, 1) * number_bytes(stored_as(copies.dtype), 1);
+    wanted += t->bytes / number_bytes(t->type, 1) * number_bytes(stored_dense(copies.dtype), 1);
   std::vector<std::byte> near(static_cast<size_t>(wanted));
   Copies here = copies;
   here.to = near.data();
@@ -196,7 +196,7 @@ Status check_numbers(const CheckpointTensor& tensor, Numbers allowed) {
 
 Status copy_converted(Device& device, const CheckpointTensor& from, const Tensor& to) {
   const Stream stream = device.stream();
-  if (from.type == stored_as(to.dtype)) {
+  if (from.type == stored_dense(to.dtype)) {
     SLUICE_TRY(device.copy(to.data, from.data, static_cast<size_t>(from.bytes), stream));
     return device.wait(stream);
   }

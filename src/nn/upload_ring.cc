@@ -8,7 +8,7 @@
 namespace sluice {
 namespace {
 
-constexpr int64_t kAlignment = 256;
+constexpr int64_t kSlotAlignment = 256;
 // The ring is freed in parts: a part can be refilled when all its copies have finished.
 constexpr int64_t kParts = 4;
 
@@ -83,7 +83,7 @@ class UploadRing::Readers {
 
 Result<std::unique_ptr<UploadRing>> UploadRing::make(Device& device, const Options& options) {
   std::unique_ptr<UploadRing> out(new UploadRing(device, options));
-  out->slot_bytes_ = round_up(std::max<int64_t>(options.slot_bytes, 1), kAlignment);
+  out->slot_bytes_ = round_up(std::max<int64_t>(options.slot_bytes, 1), kSlotAlignment);
   const int64_t bytes = std::max(options.ring_bytes, 2 * out->slot_bytes_);
   const auto ring = device.allocate_host(static_cast<size_t>(bytes));
   if (!ring.ok()) return ring.status();

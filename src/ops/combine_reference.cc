@@ -8,7 +8,7 @@ namespace sluice {
 namespace {
 
 // The largest finite bf16: above it f32 or bf16 arithmetic may round to infinity.
-constexpr double kOverflow = 0x1.fep127;
+constexpr double kCombineOverflow = 0x1.fep127;
 
 Bounded element(const Combine::Problem& p, const Combine::Args& a, const GivenG& g_at, int64_t t, int64_t h) {
   double sum = 0, magnitude = 0, flushed = 0, largest = 0, brought = 0;
@@ -31,7 +31,7 @@ Bounded element(const Combine::Problem& p, const Combine::Args& a, const GivenG&
   const double value = p.scale * sum + shared + residual;
   const double total = std::abs(p.scale) * magnitude + std::abs(shared) + std::abs(residual);
   const double terms = static_cast<double>(p.slots + 6);
-  const bool overflows = std::max(largest, total) * (1 + terms * kF32Eps) > kOverflow;
+  const bool overflows = std::max(largest, total) * (1 + terms * kF32Eps) > kCombineOverflow;
   if (overflows) return {value, kInfinity};
   const double bound = terms * kF32Eps * total + std::abs(p.scale) * (flushed + brought) + 4 * kFlush;
   return {value, bound + half_ulp(p.y, std::abs(value) + bound)};

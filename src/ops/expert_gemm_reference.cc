@@ -8,7 +8,7 @@
 namespace sluice {
 namespace {
 
-constexpr double kLargestF32 = std::numeric_limits<float>::max();
+constexpr double kExpertF32Max = std::numeric_limits<float>::max();
 
 // One row of one expert's weights, decoded once and used for all rows of x.
 struct WeightRow {
@@ -210,7 +210,7 @@ Bounded pre_activation(const ExpertGemm::Problem& p, const std::vector<Bounded>&
   Bounded z{in * sum + bias, (terms + 5) * kF32Eps * (std::abs(in) * magnitude + std::abs(bias)) +
                                  (std::abs(in) + 1) * flushed + std::abs(in) * brought};
   if (p.fp8_x) z.bound += std::abs(in) * lost_by_fp8_sums(x, row);
-  if (!(scaled + std::abs(bias) <= kLargestF32)) z.bound = kInfinity;
+  if (!(scaled + std::abs(bias) <= kExpertF32Max)) z.bound = kInfinity;
   return z;
 }
 
@@ -218,7 +218,7 @@ Bounded pre_activation(const ExpertGemm::Problem& p, const std::vector<Bounded>&
 double rounding(DType y, Bounded v) {
   if (std::isinf(v.value)) return 0;
   const double reach = std::abs(v.value) + v.bound;
-  const double largest = y == DType::kBF16 ? 0x1.FEp127 : kLargestF32;
+  const double largest = y == DType::kBF16 ? 0x1.FEp127 : kExpertF32Max;
   return reach <= largest ? half_ulp(y, reach) : kInfinity;
 }
 

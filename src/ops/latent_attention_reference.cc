@@ -16,14 +16,14 @@ struct Sum {
 };
 
 // One query: a row, a head, and the indices of the attended cache rows, below pages * page_size.
-struct Query {
+struct LatentQuery {
   int64_t row, head;
   std::vector<int64_t> cache_rows;
 };
 
 class Head {
  public:
-  Head(const LatentAttention::Problem& p, const LatentAttention::Args& a, const Query& query)
+  Head(const LatentAttention::Problem& p, const LatentAttention::Args& a, const LatentQuery& query)
       : p_(p), a_(a), query_(query) {}
 
   // Appends the v_dim elements of the query.
@@ -140,7 +140,7 @@ class Head {
 
   const LatentAttention::Problem& p_;
   const LatentAttention::Args& a_;
-  const Query& query_;
+  const LatentQuery& query_;
   // The relative error of rounding a', a weight or a sum of weighted rows to bf16.
   const double eps_ = p_.q == DType::kBF16 ? kBF16Eps : 0;
   bool unspecified_ = false;
@@ -164,7 +164,7 @@ Expectations reference(const LatentAttention::Problem& p, const LatentAttention:
     const int64_t position = a.kv_len.as<int32_t>()[s] - (begin[s + 1] - row);
     const int64_t last = std::min(position, p.pages_per_seq * p.page_size - 1);
     for (int64_t head = 0; head < p.heads; ++head) {
-      Query query{row, head, {}};
+      LatentQuery query{row, head, {}};
       for (int64_t j = 0; j <= last; ++j) {
         const int64_t page = a.page_table.as<int32_t>()[s * p.pages_per_seq + j / p.page_size];
         if (page >= 0 && page < p.pages) query.cache_rows.push_back(page * p.page_size + j % p.page_size);

@@ -6,7 +6,8 @@
 namespace sluice {
 namespace {
 
-constexpr double kOverflow = 0x1.fep127;  // largest finite bf16; a larger f32 value may round to infinity in bf16
+constexpr double kDeltaOverflow =
+    0x1.fep127;  // largest finite bf16; a larger f32 value may round to infinity in bf16
 
 // One element of A x, the sum of its terms' magnitudes, and the loss from flushing to zero.
 struct Inner {
@@ -57,7 +58,7 @@ Expectations reference(const LoraDelta::Problem& p, const LoraDelta::Args& a) {
       const double terms = static_cast<double>(p.hidden + p.rank + 6);
       const double bound = terms * kF32Eps * total + std::abs(scale) * flushed + kFlush * (magnitude + 3) +
                            half_ulp(p.y, value);
-      const bool overflows = std::max(largest, total) * (1 + terms * kF32Eps) > kOverflow;
+      const bool overflows = std::max(largest, total) * (1 + terms * kF32Eps) > kDeltaOverflow;
       y.value.push_back(value);
       y.bound.push_back(overflows ? kInfinity : bound);
     }

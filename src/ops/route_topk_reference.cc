@@ -97,7 +97,7 @@ std::vector<int64_t> choose(const Problem& p, const Args& a, int64_t t) {
 Inexact within_ulps(double value, double ulps) {
   return {value, std::isfinite(value) ? ulps * 2 * kF32Eps * std::abs(value) + kScoreFlush : 0};
 }
-Inexact sigmoid(double x) { return within_ulps(1 / (1 + std::exp(-x)), kScoreUlps); }
+Inexact inexact_sigmoid(double x) { return within_ulps(1 / (1 + std::exp(-x)), kScoreUlps); }
 Inexact sqrt_softplus(double x) {
   return within_ulps(std::sqrt(std::max(x, 0.0) + std::log1p(std::exp(-std::abs(x)))), kScoreUlps);
 }
@@ -149,7 +149,7 @@ std::vector<Inexact> weigh_logits(const Problem& p, const Args& a, int64_t t,
     } else if (rule.score == RoutingRule::Score::kSoftmaxAll) {
       out.push_back(all[static_cast<size_t>(ids[k])]);
     } else if (to_sigmoid) {
-      out.push_back(sigmoid(x));
+      out.push_back(inexact_sigmoid(x));
     } else if (rule.score == RoutingRule::Score::kSqrtSoftplus) {
       out.push_back(sqrt_softplus(x));
     } else {

@@ -22,11 +22,7 @@ constexpr int64_t kSmallWork = 1024;
 constexpr int64_t kBytesOfScore = 64;      // size of a score in JSON
 constexpr int64_t kKeptBytesOfScore = 24;  // size of a score in memory, including its share of the token's
                                            // data
-constexpr size_t kIgnoredMax = 256;        // limit of remembered field names
-
-double seconds_between(Clock::time_point from, Clock::time_point to) {
-  return std::chrono::duration<double>(to - from).count();
-}
+constexpr size_t kIgnoredNamesMax = 256;   // limit of remembered field names
 
 // Status 400, because a retry cannot help: the request has more choices than the engine and its queue can hold.
 ApiError too_many(int64_t found, int64_t most, const SettingNames& names) {
@@ -78,7 +74,7 @@ int64_t ApiServer::Active::kept_bytes() const {
 
 void ApiServer::note_ignored(const std::string& id, const ApiRequest& request) {
   const auto is_new = [&](const std::string& name) {
-    return ignored_.size() < kIgnoredMax && ignored_.insert(name).second;
+    return ignored_.size() < kIgnoredNamesMax && ignored_.insert(name).second;
   };
   for (const std::string& field : request.ignored)
     if (is_new(field)) log(id, "ignoring the unknown field '" + field + "' of requests");

@@ -1,6 +1,7 @@
 // A request whose sequences are in the queue or in the engine. The files that implement ApiServer share this struct.
 #pragma once
 #include <atomic>
+#include <chrono>
 #include <ctime>
 #include <deque>
 #include <memory>
@@ -13,6 +14,10 @@
 #include "server/api_server.h"
 
 namespace sluice {
+
+inline double seconds_between(Clock::time_point from, Clock::time_point to) {
+  return std::chrono::duration<double>(to - from).count();
+}
 
 struct ApiServer::Active {
   Active(const ChatFormat& format, ServedModel::Prepared p, Exchange e, AnswerHead head)

@@ -18,10 +18,6 @@ constexpr int kWorkers = 2;
 constexpr int64_t kStoredBytes = 64 << 20;  // limit of all stored responses together
 constexpr int64_t kSmallBody = 64 << 10;    // a body of at most this size is parsed in about a millisecond
 
-double seconds_between(Clock::time_point from, Clock::time_point to) {
-  return std::chrono::duration<double>(to - from).count();
-}
-
 }  // namespace
 
 struct ApiServer::Job {

@@ -10,7 +10,7 @@ namespace sluice {
 namespace {
 
 constexpr std::chrono::seconds kExpertCountsEvery{1};
-constexpr std::chrono::milliseconds kPatience{1000}, kRetry{10};
+constexpr std::chrono::milliseconds kResultPatience{1000}, kRetry{10};
 
 }  // namespace
 
@@ -69,7 +69,7 @@ EngineLoad EngineThread::load() const {
 }
 
 void EngineThread::run() {
-  be_patient_for_memory(kPatience);
+  be_patient_for_memory(kResultPatience);
   const auto note = [&] {
     if (engine_.idle()) note_expert_counts();
   };

@@ -16,7 +16,7 @@ constexpr std::string_view kTensorsSuffix = ".safetensors", kIndexSuffix = ".saf
 constexpr std::string_view kWholeFile = "model.safetensors", kWholeIndex = "model.safetensors.index.json";
 constexpr int64_t kIndexBytesMax = kHeaderBytesMax, kIndexTensorsMax = 1 << 19;
 
-Status corrupt(std::string message) { return {Code::kCorrupt, std::move(message)}; }
+Status corrupt_checkpoint(std::string message) { return {Code::kCorrupt, std::move(message)}; }
 Status io(std::string message) { return {Code::kIo, std::move(message)}; }
 
 // The file names in a directory that end in `suffix`, sorted.
@@ -147,7 +147,8 @@ Status Checkpoint::open_index(const std::string& path, bool beside_whole) {
   if (!text.ok()) return text.status();
   // Counted before parsing: an index has four quotes per tensor, around the tensor's name and the file's name.
   if (std::count(text.value().begin(), text.value().end(), '"') / 4 > kIndexTensorsMax)
-    return corrupt(path + ": wanted at most " + std::to_string(kIndexTensorsMax) + " tensors, found more");
+    return corrupt_checkpoint(path + ": wanted at most " + std::to_string(kIndexTensorsMax) +
+                              " tensors, found more");
   const auto index = parse_json(text.value(), path);
   if (!index.ok()) return index.status();
   const auto map = parse_weight_map(index.value(), path);
@@ -189,15 +190,17 @@ Status Checkpoint::check_against(const WeightMap& map, const std::string& direct
   std::set<std::string_view> found;
   for (const CheckpointTensor& t : tensors_) {
     const auto entry = map.find(t.name);
-    if (entry == map.end()) return corrupt(place_of(t) + ": wanted an entry in " + index + ", found none");
+    if (entry == map.end())
+      return corrupt_checkpoint(place_of(t) + ": wanted an entry in " + index + ", found none");
     if (directory + entry->second != *t.file)
-      return corrupt(place_of(t) + ": wanted it in " + entry->second + ", as " + index +
-                     " says, found it here");
+      return corrupt_checkpoint(place_of(t) + ": wanted it in " + entry->second + ", as " + index +
+                                " says, found it here");
     found.insert(t.name);
   }
   for (const auto& [name, shard] : map)
     if (!found.contains(name))
-      return corrupt(index + ": " + name + ": wanted it in " + shard + ", found no such tensor there");
+      return corrupt_checkpoint(index + ": " + name + ": wanted it in " + shard +
+                                ", found no such tensor there");
   return {};
 }
 
@@ -208,8 +211,8 @@ Status Checkpoint::finish() {
   for (size_t i = 0; i < tensors_.size(); ++i) {
     const auto [at, is_new] = by_name_.emplace(tensors_[i].name, i);
     if (!is_new)
-      return corrupt(place_of(tensors_[i]) + ": wanted each tensor once, found it in " +
-                     *tensors_[at->second].file + " too");
+      return corrupt_checkpoint(place_of(tensors_[i]) + ": wanted each tensor once, found it in " +
+                                *tensors_[at->second].file + " too");
   }
   return {};
 }
@@ -240,8 +243,9 @@ Result<const CheckpointTensor*> Checkpoint::find(std::string_view name) const {
   names.reserve(tensors_.size());
   for (const CheckpointTensor& t : tensors_) names.push_back(t.name);
   const std::string near = nearest(name, names);
-  return corrupt(path_ + ": wanted tensor '" + std::string(name) + "', found no such name among " +
-                 std::to_string(tensors_.size()) + (near.empty() ? "" : "; the nearest is '" + near + "'"));
+  return corrupt_checkpoint(path_ + ": wanted tensor '" + std::string(name) + "', found no such name among " +
+                            std::to_string(tensors_.size()) +
+                            (near.empty() ? "" : "; the nearest is '" + near + "'"));
 }
 
 Result<const CheckpointTensor*> Checkpoint::find(std::string_view name, StoredType type,
@@ -250,8 +254,8 @@ Result<const CheckpointTensor*> Checkpoint::find(std::string_view name, StoredTy
   if (!found.ok()) return found.status();
   const CheckpointTensor& t = *found.value();
   if (holds(t, type) && t.shape == shape) return &t;
-  return corrupt(place_of(t) + ": wanted " + stored_text(type, shape) + ", found " +
-                 stored_text(t.type, t.shape));
+  return corrupt_checkpoint(place_of(t) + ": wanted " + stored_text(type, shape) + ", found " +
+                            stored_text(t.type, t.shape));
 }
 
 const MappedFile& Checkpoint::map_of(const CheckpointTensor& tensor) const {

@@ -23,8 +23,8 @@ int64_t row_scale_bytes(const PackedMatrix& m) { return PackExperts::row_scale_b
 int64_t rows_of(const PackedMatrix& m) { return PackExperts::weight_rows(problem_of(m)); }
 // The staging area holds a whole matrix: the offset of its scales, which follow its rows, and its size in
 // bytes.
-constexpr int64_t kAlignment = 256;
-int64_t scales_at(const PackedMatrix& m) { return round_up(rows_of(m) * row_bytes(m), kAlignment); }
+constexpr int64_t kScalesAlignment = 256;
+int64_t scales_at(const PackedMatrix& m) { return round_up(rows_of(m) * row_bytes(m), kScalesAlignment); }
 int64_t matrix_bytes(const PackedMatrix& m) { return scales_at(m) + rows_of(m) * row_scale_bytes(m); }
 
 int64_t block_bytes(const PackedMatrix& m) { return kFragmentRows * (row_bytes(m) + row_scale_bytes(m)); }

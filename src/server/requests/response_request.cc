@@ -26,7 +26,7 @@ constexpr const char* kLogprobs = "message.output_text.logprobs";
 constexpr const char* kEncrypted =
     "reasoning.encrypted_content";  // accepted, but reported as a feature that Sluice does not have
 
-size_t characters_in(const std::string& text) {
+size_t metadata_characters(const std::string& text) {
   return static_cast<size_t>(
       std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xc0) != 0x80; }));
 }
@@ -157,9 +157,9 @@ void read_metadata(ApiFields* fields) {
     return fields->fail(*at, "an object of at most " + std::to_string(kMetadataMax) + " members");
   for (const auto& [key, value] : at->value().items()) {
     const JsonAt member(value, at->where() + "." + shortened(key));
-    if (characters_in(key) > kMetadataKeyMax)
+    if (metadata_characters(key) > kMetadataKeyMax)
       return fields->fail(member, "a key of at most " + std::to_string(kMetadataKeyMax) + " characters");
-    if (!value.is_string() || characters_in(value.get_ref<const std::string&>()) > kMetadataValueMax)
+    if (!value.is_string() || metadata_characters(value.get_ref<const std::string&>()) > kMetadataValueMax)
       return fields->fail(member, "a string of at most " + std::to_string(kMetadataValueMax) + " characters");
   }
 }

@@ -11,7 +11,8 @@ namespace {
 constexpr double kTensorClocksUs = 1.5e3, kClocksUs = 1.7e3, kIngestBytes = 71;
 constexpr double kStepClocks = 245;        // minimum clocks per step, from one wait to the next
 constexpr double kL2BytesPerUs = 9.035e6;  // the rate at which all SMs read from L2
-constexpr double kFixedUs = 0.075, kRoundUs = 1.17, kLatencyUs = 1.13, kMemoryShare = 1.21, kHidden = 0.66;
+constexpr double kFixedUs = 0.075, kRoundUs = 1.17, kLoadLatencyUs = 1.13, kMemoryShare = 1.21,
+                 kHidden = 0.66;
 // If sums are split: fixed time, and time per row of 64 features that a CTA sends.
 constexpr double kExchangeUs = 2.3, kExchangeRowUs = 0.0125;
 // A cluster runs on one GPC, which has 16 or 18 SMs. The model assumes that clusters fill 14 of them.
@@ -47,7 +48,7 @@ double tile_us(const Linear::Problem& p, const DeviceInfo& d, const LinearTileKi
   const double in_flight = std::min(of_weights, d.cores * resident) *
                            linear_tile_shared(kind, splits).stages * kind.weight_bytes();
   const double memory_us =
-      Linear::bytes(p) / std::min(kMemoryShare * d.mem_bytes_per_us, in_flight / kLatencyUs);
+      Linear::bytes(p) / std::min(kMemoryShare * d.mem_bytes_per_us, in_flight / kLoadLatencyUs);
   const double sent = static_cast<double>(kind.n * kind.groups * (splits - 1)) / splits;
   return kFixedUs + (splits > 1 ? kExchangeUs + kExchangeRowUs * sent : 0) + std::max(sm_us, memory_us) +
          (1 - kHidden) * std::min(sm_us, memory_us);
@@ -61,7 +62,8 @@ std::string kind_name(const LinearTileKind& kind) {
 
 LinearTileShared linear_tile_shared(const LinearTileKind& kind, int splits) {
   constexpr int kSm = 228 << 10, kSystem = 1 << 10, kStagesMost = 12;
-  const int round_bytes = kind.groups * kind.staged_rows() * 64 * 4;  // bytes of sums that are staged per round
+  const int round_bytes =
+      kind.groups * kind.staged_rows() * 64 * 4;  // bytes of sums that are staged per round
   const int most = kSm / (kind.narrow() ? 2 : 1) - kSystem;
   // Room for the sums that all CTAs of the cluster have for the rows of this CTA.
   const int inbox =

@@ -15,7 +15,7 @@ constexpr int kBlockMemory = 227 << 10;
 constexpr int kMostBlocks = 8;              // CTAs per cluster that are portable
 constexpr int kRowBytes = 2 * kRouterStep;  // bytes of a row of x or of bf16 w in a stage
 
-int ceil_div(int64_t n, int64_t by) { return static_cast<int>((n + by - 1) / by); }
+int div_up(int64_t n, int64_t by) { return static_cast<int>((n + by - 1) / by); }
 
 // Fitted to 1900 measurements of 72 problems on an H200, in which the fastest plans of a problem weigh more; 7% off on average.
 constexpr double kLaunchUs = 0.83;       // includes the time to the first bytes and after the last
@@ -24,18 +24,19 @@ constexpr double kWaveUs = 5.1;          // per wave of CTAs after the first
 constexpr double kStepUs = 0.141;        // per step of k, if nothing else takes longer
 constexpr double kWeightsPerUs = 112e3;  // rate at which one CTA loads w
 constexpr double kTokensPerUs = 88e3;    // rate at which one CTA loads x
-constexpr double kMemoryPerUs = 3.8e6;   // rate at which all CTAs load x from L2 or memory, with each byte counted once
-constexpr double kTensorPerUs = 1256;    // clock rate of an SM's tensor cores under load
-constexpr double kExchangeUs =
+constexpr double kMemoryPerUs =
+    3.8e6;  // rate at which all CTAs load x from L2 or memory, with each byte counted once
+constexpr double kTensorPerUs = 1256;  // clock rate of an SM's tensor cores under load
+constexpr double kPeerExchangeUs =
     0.59;  // exchange of partial sums: fixed time; below, bytes that a CTA exchanges with its peers
 constexpr double kExchangePerUs = 15.9e3;
 
 double plan_us(const RouterGemm::Problem& p, const RouterTilePlan& plan) {
   const RouterTile& t = plan.tile;
-  const int64_t clusters = int64_t{1} * ceil_div(ceil_div(p.experts, t.experts()), plan.beside) *
-                           ceil_div(ceil_div(p.tokens, t.tokens), plan.behind);
-  const double waves = ceil_div(clusters, router_resident_clusters(plan.blocks())),
-               steps = ceil_div(ceil_div(p.hidden, kRouterStep), plan.splits);
+  const int64_t clusters = int64_t{1} * div_up(div_up(p.experts, t.experts()), plan.beside) *
+                           div_up(div_up(p.tokens, t.tokens), plan.behind);
+  const double waves = div_up(clusters, router_resident_clusters(plan.blocks())),
+               steps = div_up(div_up(p.hidden, kRouterStep), plan.splits);
   const double weights = static_cast<double>(std::min<int64_t>(t.experts(), p.experts)) / plan.behind,
                tokens = static_cast<double>(t.tokens) / plan.beside;
   const double fill = kRowBytes * (weights / kWeightsPerUs + tokens / kTokensPerUs);
@@ -43,7 +44,7 @@ double plan_us(const RouterGemm::Problem& p, const RouterTilePlan& plan) {
   const double memory = 2.0 * static_cast<double>(p.tokens * p.hidden) / kMemoryPerUs / waves;
   const double parts = static_cast<double>(plan.splits - 1) / plan.splits;
   const double exchange =
-      plan.splits > 1 ? kExchangeUs + parts * t.experts() * t.tokens * sizeof(float) / kExchangePerUs : 0;
+      plan.splits > 1 ? kPeerExchangeUs + parts * t.experts() * t.tokens * sizeof(float) / kExchangePerUs : 0;
   return kLaunchUs + (plan.blocks() > 1 ? kClusterUs : 0) + (waves - 1) * kWaveUs +
          waves * (std::max(steps * std::max({kStepUs, fill, tensor}), memory) + exchange);
 }
@@ -51,7 +52,7 @@ double plan_us(const RouterGemm::Problem& p, const RouterTilePlan& plan) {
 // Rows of w in a stage: at least the problem's rows, and enough that no warpgroup reads past the end of the stage.
 int weight_rows(const RouterGemm::Problem& p, const RouterTile& t) {
   constexpr int kRows = 32;
-  return std::min(t.experts(), kRows * ceil_div(std::max<int64_t>(p.experts, t.experts() - t.tokens), kRows));
+  return std::min(t.experts(), kRows * div_up(std::max<int64_t>(p.experts, t.experts() - t.tokens), kRows));
 }
 
 }  // namespace
@@ -63,7 +64,7 @@ int router_resident_clusters(int blocks) {
 
 RouterTileMemory tile_memory(const RouterGemm::Problem& p, const RouterTilePlan& plan) {
   const RouterTile& t = plan.tile;
-  const int steps = ceil_div(p.hidden, kRouterStep), part = ceil_div(steps, plan.splits),
+  const int steps = div_up(p.hidden, kRouterStep), part = div_up(steps, plan.splits),
             most = std::min(kMostStages, part);
   RouterTileMemory m;
   // Rows of f32 weights past the last expert need memory too, because threads read them.
@@ -71,7 +72,7 @@ RouterTileMemory tile_memory(const RouterGemm::Problem& p, const RouterTilePlan&
   m.weight_bytes = router_boxes(p.w) * rows * kRowBytes;
   m.stage_bytes = m.weight_bytes + t.tokens * kRowBytes;
   const int row = (t.experts() + 4) * static_cast<int>(sizeof(float));  // the sums of one token
-  const int sums = t.tokens * row, inbox = (plan.splits - 1) * ceil_div(t.tokens, plan.splits) * row;
+  const int sums = t.tokens * row, inbox = (plan.splits - 1) * div_up(t.tokens, plan.splits) * row;
   const int barrier_bytes = (2 * kMostStages + 1) * static_cast<int>(sizeof(uint64_t));
   const int limit = kBlockMemory - barrier_bytes - inbox;
   const auto power_of_two = [](int n) { return (n & (n - 1)) == 0; };
