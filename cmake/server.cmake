@@ -22,6 +22,5 @@ foreach(target sluice_server sluice_client)
 endforeach()
 target_link_libraries(sluice_client PRIVATE sluice_report)
 sluice_cold(sluice_chat sluice_server sluice_client)
-sluice_unity(sluice_chat sluice_client sluice_server)
-set_source_files_properties(src/server/http/http.cc src/server/http/http_connection.cc src/server/http/http_reader.cc
-                            PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)  # they include Boost, which the others do not
+sluice_unity(OBJECTS 1 sluice_chat sluice_client)
+sluice_unity(OBJECTS 2 sluice_server)

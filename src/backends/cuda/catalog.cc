@@ -2,9 +2,11 @@
 
 namespace sluice::cuda {
 
+#if !defined(SLUICE_CARDS_TOGETHER)  // otherwise the files that define the candidates precede this one
 #define SLUICE_CANDIDATE(Op, object) extern const Candidate<Op> object;
 #include "backends/cuda/candidates.def"
 #undef SLUICE_CANDIDATE
+#endif
 
 const Catalog& catalog() {
   static const Catalog tables = [] {
