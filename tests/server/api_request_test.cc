@@ -121,9 +121,9 @@ TEST(ApiRequest, AnErrorNamesTheFieldWhatWasWantedAndWhatWasFound) {
 TEST(ApiRequest, UnsupportedFieldsHaveTheirNeutralValueOrAreRefused) {
   for (const char* neutral :
        {R"("tools": [])", R"("tools": null)", R"("min_tokens": 0.0)", R"("chat_template_kwargs": {})",
-        R"("response_format": {"type": "text"})", R"("best_of": 1)"})
+        R"("response_format": {"type": "text"})", R"("best_of": 1)", R"("n": 3, "best_of": 3)"})
     (void)chat(neutral);
-  for (const char* asks : {R"("min_tokens": 1)", R"("best_of": 2)"}) {
+  for (const char* asks : {R"("min_tokens": 1)", R"("best_of": 2)", R"("best_of": 3, "n": 2)"}) {
     const ApiError e = refusal(
         read_chat(R"({"messages": [{"role": "user", "content": ""}], )" + std::string(asks) + "}", kLimits));
     EXPECT_NE(e.message.find("not supported"), std::string::npos) << e.message;

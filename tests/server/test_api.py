@@ -439,7 +439,7 @@ class Keys(ServerTest):
 
     def test_keys(self):
         for header, status in ((None, 401), ("Bearer third", 401), ("Bearer firs", 401), ("Bearer firstfirst", 401),
-                               ("first", 401), ("Bearer ", 401), ("Bearer first", 200), ("bearer second", 200)):
+                               ("first", 401), ("Bearer ", 401), ("Bearer first", 200), ("Bearer  first", 200), ("bearer second", 200)):
             headers = {} if header is None else {"Authorization": header}
             self.assertEqual(self.server.ask("/v1/models", headers=headers)[0], status, header)
             self.assertEqual(self.server.ask("/nothing", headers=headers)[0], 404 if status == 200 else 401)

@@ -30,7 +30,6 @@ constexpr Unsupported kUnsupported[] = {{"adaptive_target", "[-1]"},
                                         {"bad_words", "[[]]"},
                                         {"banned_strings", "[[]]"},
                                         {"banned_tokens", "[[]]"},
-                                        {"best_of", "[1]"},
                                         {"chat_template", "[]"},
                                         {"custom_logit_processor", "[]"},
                                         {"custom_params", "[{}]"},
@@ -280,6 +279,8 @@ void read_common(ApiFields* fields, const ApiLimits& limits, ApiRequest* out) {
   read_stop(fields, &out->stop);
   read_stream(fields, out);
   for (const auto& [field, neutral] : kUnsupported) fields->refuse(field, neutral);
+  // The best of as many answers as are asked for: all of them.
+  fields->refuse("best_of", ("[" + std::to_string(out->choices) + "]").c_str());
   for (const char* field : kHarmless) fields->skip(field);
 }
 
