@@ -268,5 +268,50 @@ TEST_F(DeadEnds, CommasFollowBlanksInCheckedObjects) {
   EXPECT_FALSE(matches(compiled, R"({"a":1 })"));
 }
 
+// Dependencies are settled while the schema is compiled, so no member begins whose dependencies cannot be met any more.
+TEST_F(DeadEnds, ManyDependencies) {
+  const auto with = [](const std::string& members, const std::string& rest) {
+    return R"({"type": "object", "additionalProperties": false, "minProperties": 1, "properties": {)" +
+           members + "}, " + rest + "}";
+  };
+  std::string members, ring, chain, all;
+  constexpr int kMembers = 9;
+  for (int i = 0; i < kMembers; ++i) {
+    const auto name = [](int n) { return "\"f" + std::to_string(n % kMembers) + "\""; };
+    members += (i ? ", " : "") + name(i) + R"(: {"type": "boolean"})";
+    ring += (i ? ", " : "") + name(i) + ": [" + name(i + 1) + "]";
+    if (i > 0) chain += (i > 1 ? ", " : "") + name(i) + ": [" + name(i - 1) + "]";
+    if (i > 0) all += (i > 1 ? ", " : "") + name(i) + R"(: ["f0"])";
+  }
+  for (const Json& value : values(with(members, R"("dependentRequired": {)" + ring + "}"), 10))
+    EXPECT_EQ(value.size(), kMembers) << value;
+  for (const Json& value : values(with(members, R"("dependencies": {)" + chain + "}"), 10))
+    EXPECT_TRUE(value.contains("f" + std::to_string(value.size() - 1))) << value;
+  for (const Json& value : values(with(members, R"("dependentRequired": {)" + all + "}"), 10))
+    EXPECT_TRUE(value.contains("f0")) << value;
+  // Required, and forbidden, members settle others.
+  EXPECT_NE(refusal(kSchema, with(R"("f0": {}, "f1": {})",
+                                  R"("required": ["f0"], "dependentRequired": {"f0": ["f1", "other"]})"))
+                .find("nothing matches"),
+            std::string::npos);
+  for (const Json& value :
+       values(with(R"("f0": {"const": 1}, "f1": {"const": 2})", R"("dependentRequired": {"f0": ["other"]})"),
+              10))
+    EXPECT_EQ(value, Json({{"f1", 2}}));
+}
+
+// The schema of a dependency may consist of alternatives itself.
+TEST_F(DeadEnds, AlternativesInADependency) {
+  for (const char* required : {R"("required": ["cc"], )", ""}) {
+    const std::string schema =
+        R"({"type": "object", "properties": {"cc": {"enum": ["Y", "N"]}}, "additionalProperties": false, )" +
+        std::string(required) + R"("dependentSchemas": {"cc": {"oneOf": [
+        {"properties": {"cc": {"enum": ["N"]}}}, {"properties": {"cc": {"enum": ["Y"]}}}]}}})";
+    std::set<std::string> found;
+    for (const Json& value : values(schema, 20)) found.insert(value.value("cc", "none"));
+    EXPECT_TRUE(found.contains("Y") && found.contains("N")) << schema;
+  }
+}
+
 }  // namespace
 }  // namespace sluice

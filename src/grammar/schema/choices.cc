@@ -1,4 +1,4 @@
-// Alternatives of schemas: "anyOf", "oneOf", "not", "if" and dependencies.
+// Alternatives of schemas: "anyOf", "oneOf", "not" and "if".
 #include <algorithm>
 #include <string>
 #include <utility>
@@ -293,34 +293,6 @@ Status SchemaMerger::add_condition(const Json& s, Merged* m, Schemas* todo, cons
     found = negations_.emplace(&condition, std::move(alternatives)).first;
   }
   return choose({&s, "if"}, found->second, m, todo, decisions);
-}
-
-// Adds a choice for each dependency: the member is absent, or its dependency holds.
-Status SchemaMerger::add_dependencies(const Json& s, Merged* m, Schemas* todo, const Decisions& decisions) {
-  for (const char* keyword : {"dependentRequired", "dependencies", "dependentSchemas"}) {
-    const Json* all = member(s, keyword);
-    if (all == nullptr) continue;
-    if (!all->is_object()) return wrong_keyword(keyword, "an object", *all);
-    m->about |= kObject;
-    if (all->size() > 6) {
-      SLUICE_TRY(check(s, m));
-      continue;
-    }
-    for (const auto& [name, wanted] : all->items()) {
-      auto found = one_ofs_.find(&wanted);
-      if (found == one_ofs_.end()) {
-        const Json* absent = document_->keep(Json{{"properties", Json{{name, false}}}});
-        const Json* present = document_->keep(Json{{"required", Json::array({name})}});
-        const Json* holds =
-            wanted.is_array() || wanted.is_string()
-                ? document_->keep(Json{{"required", wanted.is_array() ? wanted : Json::array({wanted})}})
-                : &wanted;
-        found = one_ofs_.emplace(&wanted, std::vector<Alternative>{{{present, holds}}, {{absent}}}).first;
-      }
-      SLUICE_TRY(choose({&s, std::string(keyword) + "/" + name}, found->second, m, todo, decisions));
-    }
-  }
-  return {};
 }
 
 }  // namespace sluice

@@ -87,7 +87,9 @@ Result<Merged> SchemaMerger::merge(const Schemas& schemas, const Decisions& deci
   Schemas todo(schemas.rbegin(), schemas.rend());
   std::set<const Json*> seen;
   std::map<const Json*, const Json*> parent;  // the schema that added it
-  while (!todo.empty() && !m.never) {
+  while (!m.never) {
+    if (todo.empty()) settle_needs(&m, &todo);
+    if (todo.empty()) break;
     const Json* schema = todo.back();
     todo.pop_back();
     if (!work_->spend(8)) return schema_too_long();
