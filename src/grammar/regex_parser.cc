@@ -186,7 +186,9 @@ class RegexParser {
     } else if (next_is("(?<") || next_is("(?P<")) {
       skip_to('>', "a '(?<' without its '>'");
     } else if (next_is("(?")) {
-      fail("a kind of group that is not supported");
+      const bool sets_flags = ahead(2) == '-' || (is_letter(ahead(2)) && ahead(2) != 'P');
+      fail(sets_flags ? "flags, such as (?i), which are not supported,"
+                      : "a kind of group that is not supported,");
     } else {
       ++at_;
     }

@@ -134,7 +134,7 @@ class AsSent(ServerTest):
                 ("template", "x", ""), ("negative_prompt", "x", ""), ("truncate", 4, None), ("input_ids", [5], []), ("think", False, None),
                 ("options", {"temperature": 1}, {}), ("reasoning_budget", 0, -1), ("reasoning_budget_tokens", 0, -1), ("custom_params", {"a": 1}, {}),
                 ("vllm_xargs", {"a": 1}, {}), ("details", True, False), ("decoder_input_details", True, False), ("return_full_text", True, False),
-                ("logprob_token_ids", [5], []), ("token_ids_logprob", [5], [])):
+                ("logprob_token_ids", [5], []), ("token_ids_logprob", [5], []), ("whitespace_pattern", " ", None)):
             for path, body in ((CHAT, {"messages": QUESTION}), (COMPLETION, {"prompt": "x"}), (RESPONSE, {"input": "x"})):
                 with self.subTest(field=field, path=path):
                     self.refused(path, {**body, field: value}, field, "not supported")
@@ -147,6 +147,22 @@ class AsSent(ServerTest):
                 with self.subTest(field=field, path=path):
                     self.refused(path, {**body, field: value}, field, "not supported")
                     self.assertEqual(self.server.ask(path, {**body, "max_tokens": 1, field: neutral})[0], 200)
+
+    def test_two_limits_of_tokens_agree(self):
+        self.refused(CHAT, {"messages": QUESTION, "max_tokens": 5, "max_completion_tokens": 6}, "max_completion_tokens", "max_tokens, 5", "found 6")
+        status, _, answer = self.server.ask(CHAT, {"messages": QUESTION, "max_tokens": 5, "max_completion_tokens": 5})
+        self.assertEqual((status, answer["usage"]["completion_tokens"]), (200, 5))
+
+    def test_tokenize_continues_what_a_chat_continues(self):
+        for path in (CHAT, TOKENIZE):
+            self.refused(path, {"messages": QUESTION, "continue_final_message": True, "add_generation_prompt": False}, "continue_final_message",
+                         "the assistant", "found true")
+
+    def test_what_was_found_is_a_length(self):
+        self.refused(COMPLETION, {"prompt": "a", "stop": "x" * 4097}, "stop", "1 to 4096 bytes", "found 4097")
+        self.refused(RESPONSE, {"input": "a", "metadata": {str(i): "v" for i in range(17)}}, "metadata", "at most 16 members", "found 17")
+        message = self.refused(RESPONSE, {"input": "a", "metadata": {"k" * 65: "v"}}, "metadata." + "k" * 65)
+        self.assertIn("64 characters in a key, found 65", message)
 
     def test_a_system_message_replaces_the_prompt_of_the_server(self):
         server = OwnServerTest.start(self, "--system-prompt", "Say nothing of zebras.")
@@ -178,7 +194,7 @@ class AsSent(ServerTest):
         self.refused(TOKENIZE, {"messages": turns, "continue_final_message": True, "add_generation_prompt": True}, "add_generation_prompt")
         self.refused(TOKENIZE, {"messages": QUESTION, "prompt": "x"}, "messages", "null when prompt is set")
         self.assertEqual(self.server.ask(TOKENIZE, {"messages": None, "prompt": "x"})[2]["count"], 1)
-        self.refused(TOKENIZE, {"messages": [{"role": "system", "content": "x"}], "continue_final_message": True}, "messages")
+        self.refused(TOKENIZE, {"messages": [{"role": "system", "content": "x"}], "continue_final_message": True}, "continue_final_message")
 
     def test_a_chat_continues_a_message(self):
         turns = [*QUESTION, {"role": "assistant", "content": "The answer is"}]

@@ -16,8 +16,9 @@ namespace {
 constexpr int64_t kCompletionTokens = 16;  // the OpenAI API's default of max_tokens
 constexpr size_t kStopsMax = 64, kStopBytesMax = 4096;
 constexpr size_t kStopTokensMax = 4096;  // limit of different stop tokens
-constexpr int64_t kBiasesMax = 1 << 20;  // limit of biases times choices, because each choice has a copy of the
-                                         // biases
+constexpr int64_t kBiasesMax =
+    1 << 20;  // limit of biases times choices, because each choice has a copy of the
+              // biases
 
 // A field of an unsupported feature, with the values that mean "off".
 struct Unsupported {
@@ -123,17 +124,14 @@ constexpr Unsupported kUnsupported[] = {{"adaptive_target", "[-1]"},
                                         {"vllm_xargs", "[{}]"},
                                         {"watermark", "[false]"},
                                         {"web_search_options", "[]"},
+                                        {"whitespace_pattern", "[]"},
                                         {"xtc_probability", "[0]"}};
 // Fields of other endpoints, and other APIs' names of max_tokens, with the values that mean "off".
 constexpr const char* kPlainText = R"([{}, {"format": {"type": "text"}}])";
-constexpr Unsupported kUnsupportedOfChat[] = {
-    {"echo", "[false]"},
-    {"input", R"(["", []])"},
-    {"instructions", R"([""])"},
-    {"max_output_tokens", "[]"},
-    {"n_predict", "[-1]"},
-    {"prompt", R"(["", []])"},
-    {"text", kPlainText}};
+constexpr Unsupported kUnsupportedOfChat[] = {{"echo", "[false]"},         {"input", R"(["", []])"},
+                                              {"instructions", R"([""])"}, {"max_output_tokens", "[]"},
+                                              {"n_predict", "[-1]"},       {"prompt", R"(["", []])"},
+                                              {"text", kPlainText}};
 constexpr Unsupported kUnsupportedOfCompletion[] = {{"add_generation_prompt", "[true]"},
                                                     {"continue_final_message", "[false]"},
                                                     {"enable_thinking", "[]"},
@@ -167,8 +165,10 @@ void read_stop(ApiFields* fields, StopStrings* out) {
   for (const JsonAt& one : each) {
     auto text = one.string();
     if (!text.ok()) return fields->fail(text.status());
-    if (text.value().empty() || text.value().size() > kStopBytesMax)
-      return fields->fail(one, "1 to " + std::to_string(kStopBytesMax) + " bytes");
+    if (const size_t bytes = text.value().size(); bytes == 0 || bytes > kStopBytesMax)
+      return fields->fail({Code::kInvalidArgument, one.where() + ": wanted 1 to " +
+                                                       std::to_string(kStopBytesMax) + " bytes, found " +
+                                                       std::to_string(bytes)});
     stops.push_back(std::move(text).value());
   }
   *out = StopStrings(std::move(stops));
@@ -382,18 +382,17 @@ void read_prompt_end(ApiFields* fields, ApiRequest* out) {
   if (prefix && !open) return fields->fail(*open_at, "true or null when " + field + " is true");
   if (open && next) return fields->fail(*next_at, "false or null when " + field + " is true");
   out->end = open ? PromptEnd::kOpenMessage : next ? PromptEnd::kNextMessage : PromptEnd::kLastMessage;
+  const auto& messages = out->conversation.messages;
+  if (open && !prefix && !fields->failed() && (messages.empty() || !is_final_text(messages.back())))
+    fields->fail(*open_at, "false or null unless the last message is a text of the assistant");
 }
 
-// Rejects a prompt that ends without an open assistant message, which only /tokenize allows, and checks whether the last message can be continued.
+// Rejects a prompt that ends without an open assistant message, which only /tokenize allows, and what cannot continue a message.
 void check_prompt_end(ApiFields* fields, const ApiRequest& chat) {
   if (fields->failed() || chat.end == PromptEnd::kNextMessage) return;
   if (chat.end == PromptEnd::kLastMessage)
     return fields->fail(*fields->take("add_generation_prompt"),
                         "true or null unless continue_final_message is true");
-  const auto& messages = chat.conversation.messages;
-  if (messages.empty() || !is_final_text(messages.back()))
-    return fields->fail(*fields->take("continue_final_message"),
-                        "false or null unless the last message is a text of the assistant");
   const std::string when =
       " when " + (chat.prefix_field.empty() ? "continue_final_message" : chat.prefix_field) + " is true";
   if (chat.structure)
@@ -411,7 +410,8 @@ void read_prompt_of_chat(ApiFields* fields, std::string_view body, ApiRequest* o
   read_reasoning(fields, out);
   read_template_kwargs(fields, out);
   read_tools(fields, body, ToolStyle::kChat, out);
-  out->add_special_tokens = fields->boolean("add_special_tokens", false);  // the chat format already adds its own
+  out->add_special_tokens =
+      fields->boolean("add_special_tokens", false);  // the chat format already adds its own
   read_prompt_end(fields, out);
 }
 
@@ -425,8 +425,13 @@ Result<ApiRequest, ApiError> read_chat(std::string_view body, const ApiLimits& l
     check_prompt_end(fields, *out);
     for (const auto& [field, neutral] : kUnsupportedOfChat) fields->refuse(field, neutral);
     out->include_reasoning = fields->boolean("include_reasoning", true);
-    if (const auto most = fields->integer("max_completion_tokens", 1, INT32_MAX))
+    const auto at = fields->take("max_completion_tokens");
+    if (const auto most = fields->integer("max_completion_tokens", 1, INT32_MAX)) {
+      if (out->sampling.max_tokens && out->sampling.max_tokens != most)
+        fields->fail(*at,
+                     "max_tokens, " + std::to_string(*out->sampling.max_tokens) + ", where both are set");
       out->sampling.max_tokens = most;
+    }
     note_unread(*fields, "", out);
   });
 }

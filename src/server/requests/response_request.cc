@@ -153,12 +153,17 @@ void read_text_options(ApiFields* fields, std::string_view body, ApiRequest* out
 void read_metadata(ApiFields* fields) {
   const auto at = fields->take("metadata");
   if (!at) return;
-  if (!at->value().is_object() || at->value().size() > kMetadataMax)
-    return fields->fail(*at, "an object of at most " + std::to_string(kMetadataMax) + " members");
+  if (!at->value().is_object()) return fields->fail(*at, "an object");
+  const auto too_many = [&](const std::string& where, size_t most, const char* what, size_t found) {
+    fields->fail({Code::kInvalidArgument, where + ": wanted at most " + std::to_string(most) + what +
+                                              ", found " + std::to_string(found)});
+  };
+  if (const size_t members = at->value().size(); members > kMetadataMax)
+    return too_many(at->where(), kMetadataMax, " members", members);
   for (const auto& [key, value] : at->value().items()) {
     const JsonAt member(value, at->where() + "." + shortened(key));
-    if (metadata_characters(key) > kMetadataKeyMax)
-      return fields->fail(member, "a key of at most " + std::to_string(kMetadataKeyMax) + " characters");
+    if (const size_t characters = metadata_characters(key); characters > kMetadataKeyMax)
+      return too_many(member.where(), kMetadataKeyMax, " characters in a key", characters);
     if (!value.is_string() || metadata_characters(value.get_ref<const std::string&>()) > kMetadataValueMax)
       return fields->fail(member, "a string of at most " + std::to_string(kMetadataValueMax) + " characters");
   }
