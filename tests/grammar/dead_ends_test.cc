@@ -313,5 +313,18 @@ TEST_F(DeadEnds, AlternativesInADependency) {
   }
 }
 
+// Some validators accept every string as one of these formats, so no text would pass the check.
+TEST_F(DeadEnds, FormatsWithoutAnOpposite) {
+  for (const std::string format : {"uri-reference", "iri-reference", "uri-template", "regex"}) {
+    const std::string never = R"({"not": {"format": ")" + format + R"("}})";
+    EXPECT_NE(refusal(kSchema, R"({"type": "string", "maxLength": 12, "allOf": [)" + never + "]}")
+                  .find("not of the format " + format),
+              std::string::npos)
+        << format;
+    for (const Json& value : values(R"({"anyOf": [{"type": "boolean"}, )" + never + "]}", 20))
+      EXPECT_TRUE(value.is_boolean()) << value;
+  }
+}
+
 }  // namespace
 }  // namespace sluice

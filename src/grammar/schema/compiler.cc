@@ -104,11 +104,14 @@ Result<Program> SchemaCompiler::whole(bool object) {
   const bool matches = !work_->over() && program_.finish(work_);
   if (work_->over()) return schema_too_long();
   matches_nothing_ = !matches;
-  if (!matches)
+  if (!matches) {
+    const std::string& format = merger_.without_opposite();
     return invalid(
         "JSON schema: wanted a schema that allows some " + std::string(object ? "object" : "value") +
         ", found a schema that nothing matches" +
-        (inferred_ ? "; a schema without \"type\" allows only the types that its keywords constrain" : ""));
+        (inferred_ ? "; a schema without \"type\" allows only the types that its keywords constrain" : "") +
+        (format.empty() ? "" : "; no string is known that is certainly not of the format " + format));
+  }
   return std::move(program_);
 }
 

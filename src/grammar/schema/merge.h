@@ -99,6 +99,8 @@ class SchemaMerger {
   bool excludes(const Merged& m, const Json& value);
   // Whether a simpler form of Negations would leave out a part of a negation.
   bool has_simpler_form() const { return has_simpler_form_; }
+  // A format that some schema negates although every string may be one of it; empty: there is none.
+  const std::string& without_opposite() const { return without_opposite_; }
 
  private:
   Status ways(const Schemas& schemas, const Decisions& decisions, int depth, std::vector<Merged>* out);
@@ -169,6 +171,7 @@ class SchemaMerger {
   Work* work_;
   Negations mode_;
   bool has_simpler_form_ = false;
+  std::string without_opposite_;
   int64_t ways_ = 0;
   std::map<const Json*, std::vector<Alternative>> negations_;
   std::map<const Json*, std::vector<Alternative>> one_ofs_;

@@ -132,10 +132,11 @@ void SchemaMerger::negate_keyword(const Json& schema, const std::string& key, co
     out->schemas.push_back({{"type", "string"}, {"not", {{key, value}}}});
   } else if (key == "format" && value.is_string()) {
     const std::string name = value.get<std::string>();
-    const bool told = format_values(name, Bound::kOuter) != nullptr;
-    if (told) out->schemas.push_back({{"type", "string"}, {"not", {{key, value}}}});
-    if (!told && format_values(name) != nullptr)
-      out->untold |= kString;  // an unknown format accepts any string
+    // Of some formats no string is known that every checker rejects; an unknown format accepts any string.
+    if (format_values(name, Bound::kOuter) != nullptr)
+      out->schemas.push_back({{"type", "string"}, {"not", {{key, value}}}});
+    else if (format_values(name) != nullptr)
+      without_opposite_ = name;
   } else if (key == "required" && value.is_array()) {
     for (const Json& name : value)
       if (name.is_string())
