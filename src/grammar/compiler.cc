@@ -148,7 +148,8 @@ Result<Grammar> GrammarCompiler::compile(const GrammarSource& source, std::stop_
   GrammarMatcher first(out);
   TokenBits bits(static_cast<size_t>(vocabulary->words));
   const Status begins = first.allowed(bits, stop);
-  const bool refused = compiled->grammar.program.refuses && begins.message.ends_with("found none");
+  const bool refused =
+      compiled->grammar.program.refuses && begins.code == Code::kUnsupported;  // no token may be first
   if (refused || (begins.ok() && !has_text(compiled->grammar, stop)))
     return invalid(
         "JSON schema: wanted a schema that allows some value, found a schema whose values all fail \"not\", "

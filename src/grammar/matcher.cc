@@ -15,8 +15,9 @@ Status too_long() {
   return invalid("structured output: wanted a grammar whose token masks take at most " +
                  std::to_string(kMaskSteps) + " steps, found one that takes more");
 }
+// The request is right, and its answer with another seed may not come here.
 Status no_token() {
-  return invalid("structured output: wanted a token that the grammar allows here, found none");
+  return {Code::kUnsupported, "structured output: wanted a token that the grammar allows here, found none"};
 }
 
 }  // namespace
