@@ -41,7 +41,7 @@ TEST(ApiRequest, MissingFieldsAreLeftToTheModel) {
 
 TEST(ApiRequest, EveryFieldArrives) {
   const ApiRequest r = chat(
-      R"("model": "m", "temperature": 0.5, "top_p": 0.25, "min_p": 0.125, "top_k": 7, "seed": -1, "n": 3, "max_tokens": 4,
+      R"("model": "m", "temperature": 0.5, "top_p": 0.25, "min_p": 0.125, "top_k": 7, "seed": -1, "n": 3,
       "max_completion_tokens": 5, "stop": ["a", "b"], "stream": true, "stream_options": {"include_usage": true},
       "reasoning_effort": "low", "include_reasoning": false, "ignore_eos": true, "stop_token_ids": [9, 99], "user": "u",
       "repetition_penalty": 1.5, "frequency_penalty": -2, "presence_penalty": 0.75, "logit_bias": {"7": -100, "99": 2.5},
@@ -296,8 +296,10 @@ TEST(ApiRequest, StructureUnderOtherNamesIsNotIgnored) {
 
 TEST(ApiRequest, HowAPromptToBeCountedEnds) {
   const auto end = [](const std::string& fields) {
-    const auto read =
-        read_tokenize(R"({"messages": [{"role": "user", "content": "q"}])" + fields + "}", kLimits);
+    const auto read = read_tokenize(
+        R"({"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}])" + fields +
+            "}",
+        kLimits);
     EXPECT_TRUE(read.ok());
     return read.value().chat.end;
   };
