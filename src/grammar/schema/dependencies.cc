@@ -9,9 +9,8 @@
 namespace sluice {
 namespace {
 
-// If choices make more ways than this, the whole value is checked at its end instead.
-constexpr int64_t kWaysOfNeedsMax = 64;
-constexpr size_t kNeedsMax = 200;
+// Each way of a choice looks at all needs. With more looks, or more needs, the whole value is checked at its end instead.
+constexpr int64_t kLooksMax = 400, kNeedsMax = 40;
 constexpr size_t kSchemasMax = 6;  // dependencies on schemas, each of which may double the ways
 
 bool is_names(const Json& wanted) { return wanted.is_array() || wanted.is_string(); }
@@ -25,9 +24,8 @@ std::vector<std::string> names_of(const Json& wanted) {
   return out;
 }
 
-bool has(const std::vector<std::string>& names, const std::string& name) {
-  return std::ranges::find(names, name) != names.end();
-}
+// Steps of work for one look at a dependency.
+int64_t steps_of(const Need& need) { return 16 * (1 + std::ssize(need.wanted)); }
 
 // Whether a schema of `m` excludes this member by name.
 bool is_forbidden(const Merged& m, const std::string& name) {
@@ -42,7 +40,7 @@ bool is_forbidden(const Merged& m, const std::string& name) {
 
 // The number of ways into which settle_needs() splits `needs`, or a number above `most`.
 int64_t ways_of_needs(const std::vector<Need>& needs, std::set<std::string> present,
-                      std::set<std::string> absent, int64_t most) {
+                      std::set<std::string> absent, int64_t most, Work* work) {
   const auto in = [](const std::set<std::string>& names) {
     return [&](const std::string& name) { return names.contains(name); };
   };
@@ -50,6 +48,7 @@ int64_t ways_of_needs(const std::vector<Need>& needs, std::set<std::string> pres
   for (bool changed = true; changed;) {
     changed = false, open = nullptr;
     for (const Need& need : needs) {
+      if (!work->spend(steps_of(need))) return most + 1;
       if (absent.contains(need.trigger) || std::ranges::all_of(need.wanted, in(present))) continue;
       if (present.contains(need.trigger)) {
         if (std::ranges::any_of(need.wanted, in(absent))) return 0;
@@ -64,9 +63,9 @@ int64_t ways_of_needs(const std::vector<Need>& needs, std::set<std::string> pres
   if (open == nullptr) return 1;
   auto with = present, without = absent;
   with.insert(open->wanted.begin(), open->wanted.end()), without.insert(open->trigger);
-  const int64_t ways = ways_of_needs(needs, std::move(with), absent, most);
+  const int64_t ways = ways_of_needs(needs, std::move(with), absent, most, work);
   return ways > most ? ways
-                     : ways + ways_of_needs(needs, std::move(present), std::move(without), most - ways);
+                     : ways + ways_of_needs(needs, std::move(present), std::move(without), most - ways, work);
 }
 
 }  // namespace
@@ -106,20 +105,28 @@ Status SchemaMerger::add_dependencies(const Json& s, Merged* m, Schemas* todo, c
   return {};
 }
 
-// Adds the dependencies whose values are names.
-Status SchemaMerger::add_needs(const Json& s, const std::string& keyword, Merged* m, Schemas* todo,
-                               const Decisions& decisions) {
+const std::optional<std::vector<Need>>& SchemaMerger::needs_of(const Json& s, const std::string& keyword) {
+  const auto [found, is_new] = needs_.try_emplace({&s, keyword});
+  if (!is_new) return found->second;
   std::vector<Need> needs;
   for (const auto& [name, wanted] : s.at(keyword).items())
     if (is_names(wanted)) needs.push_back({{&s, keyword + "/" + name}, name, names_of(wanted)});
-  if (needs.empty()) return {};
-  if (needs.size() > kNeedsMax || !work_->spend(std::ssize(needs) * std::ssize(needs)) ||
-      ways_of_needs(needs, {}, {}, kWaysOfNeedsMax) > kWaysOfNeedsMax)
-    return check(*document_->only(s, {keyword.c_str()}), m);
-  for (Need& need : needs) {
+  const int64_t count = std::ssize(needs), ways_max = count > 0 ? kLooksMax / count : 1;
+  if (count <= kNeedsMax && ways_of_needs(needs, {}, {}, ways_max, work_) <= ways_max)
+    found->second = std::move(needs);
+  return found->second;
+}
+
+// Adds the dependencies whose values are names.
+Status SchemaMerger::add_needs(const Json& s, const std::string& keyword, Merged* m, Schemas* todo,
+                               const Decisions& decisions) {
+  const auto& needs = needs_of(s, keyword);
+  if (!needs) return check(*document_->only(s, {keyword}), m);
+  for (const Need& need : *needs) {
+    if (!work_->spend(steps_of(need))) return schema_too_long();
     const auto made = decisions.find(need.key);
     if (made == decisions.end())
-      m->needs.push_back(std::move(need));
+      m->needs.push_back(&need);
     else
       todo->insert(todo->end(), made->second.schemas.begin(), made->second.schemas.end());
   }
@@ -127,21 +134,25 @@ Status SchemaMerger::add_needs(const Json& s, const std::string& keyword, Merged
 }
 
 void SchemaMerger::settle_needs(Merged* m, Schemas* todo) {
-  if ((m->types & kObject) == 0) return;
+  if ((m->types & kObject) == 0 || m->needs.empty()) return;
+  std::set<std::string> required(m->required.begin(), m->required.end());
+  const auto is_required = [&](const std::string& name) { return required.contains(name); };
+  const auto forbidden = [&](const std::string& name) { return is_forbidden(*m, name); };
   const Need* open = nullptr;
   for (bool changed = true; changed;) {
     changed = false, open = nullptr;
-    for (const Need& need : m->needs) {
-      const auto is_required = [&](const std::string& name) { return has(m->required, name); };
-      const auto forbidden = [&](const std::string& name) { return is_forbidden(*m, name); };
-      if (std::ranges::all_of(need.wanted, is_required) || forbidden(need.trigger)) continue;
-      if (is_required(need.trigger)) {
-        m->required.insert(m->required.end(), need.wanted.begin(), need.wanted.end()), changed = true;
-      } else if (std::ranges::any_of(need.wanted, forbidden)) {
-        todo->push_back(absent(need.trigger));
+    for (const Need* need : m->needs) {
+      if (!work_->spend(steps_of(*need))) return;
+      if (std::ranges::all_of(need->wanted, is_required) || forbidden(need->trigger)) continue;
+      if (is_required(need->trigger)) {
+        for (const std::string& name : need->wanted)
+          if (required.insert(name).second) m->required.push_back(name);
+        changed = true;
+      } else if (std::ranges::any_of(need->wanted, forbidden)) {
+        todo->push_back(absent(need->trigger));
         return;
       } else if (open == nullptr) {
-        open = &need;
+        open = need;
       }
     }
   }

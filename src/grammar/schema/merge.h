@@ -66,7 +66,7 @@ struct Merged {
   int64_t least_items = 0, most_items = -1, least_members = 0, most_members = -1;
   bool distinct = false, repeated = false;  // distinct: no two elements are equal; repeated: at least two are
   std::vector<std::string> required = {};
-  std::vector<Need> needs = {};  // without those that a decision settles
+  std::vector<const Need*> needs = {};  // without those that a decision settles
   // arrays: schemas that constrain elements; objects: those that constrain members; effective: those that constrain anything.
   Schemas arrays = {}, objects = {}, effective = {};
   Schemas checks = {};
@@ -121,6 +121,8 @@ class SchemaMerger {
   Status add_dependencies(const Json& schema, Merged* m, Schemas* todo, const Decisions& decisions);
   Status add_needs(const Json& schema, const std::string& keyword, Merged* m, Schemas* todo,
                    const Decisions& decisions);
+  // The dependencies of a keyword whose values are names; none if choices among them would make too many ways.
+  const std::optional<std::vector<Need>>& needs_of(const Json& schema, const std::string& keyword);
   // Settles the needs that follow from required and forbidden members. Of the others one becomes a choice, unless another choice is pending.
   // May add schemas to `todo`.
   void settle_needs(Merged* m, Schemas* todo);
@@ -176,6 +178,7 @@ class SchemaMerger {
   std::map<const Json*, std::vector<Alternative>> negations_;
   std::map<const Json*, std::vector<Alternative>> one_ofs_;
   std::map<ChoiceKey, std::vector<Alternative>> dependencies_;
+  std::map<ChoiceKey, std::optional<std::vector<Need>>> needs_;
   std::map<std::string, const Json*> absent_;
   std::map<const Json*, const Json*> besides_;
   std::map<const Json*, Nots> nots_;
