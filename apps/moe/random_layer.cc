@@ -136,8 +136,9 @@ void fill_weight(const MoeConfig& c, const SlotSpec& spec, const Tensor& t, Rand
       t.as<float>()[i] = static_cast<float>(of_config[i % 3] * (1 + 0.25 * random.uniform()));
     }
   } else {
-    const bool wide = spec.name == "router" || spec.name == "lora_a";
-    fill_normal(t, wide ? 1 / std::sqrt(static_cast<double>(c.hidden)) : 0.1, random);
+    const bool wide = spec.name == "router" || spec.name.ends_with("lora_a");
+    const auto width = static_cast<double>(t.shape[static_cast<size_t>(t.rank - 1)]);
+    fill_normal(t, wide ? 1 / std::sqrt(width) : 0.1, random);
   }
 }
 

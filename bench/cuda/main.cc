@@ -22,9 +22,9 @@ constexpr const char* kUsage = R"(usage: sluice_bench_cuda [OPTIONS]
 Times Sluice's kernels on this machine's GPU, and the kernels of the libraries in --peers.
 
   --suite LIST      comma-separated: router, fused, routing, chain, lora, linear, attention, latent, sample, mxfp4, bf16, formats,
-                    fp8, group, gaps, expert_configs (default: all but fp8, group, gaps and expert_configs). group: the sum over
-                    ranks, on all GPUs of the machine. gaps: the cost of a launch before each MoE layer. Rows of fused go
-                    to router.csv, rows of chain to routing.csv.
+                    fp8, expert_lora, group, gaps, expert_configs (default: all but these five). expert_lora: layers with adapters
+                    on their experts. group: the sum over ranks, on all GPUs of the machine. gaps: the cost of a launch before
+                    each MoE layer. Rows of fused go to router.csv, rows of chain to routing.csv.
   --models LIST     only these shapes, named as in the rows: 2880x128,256x8-deepseek_v3,gpt-oss-120b
                     Held-out shapes, which no cost model was fitted to, run only if named here: held-out-3072x1536 and
                     held-out-5120x1024 in mxfp4, held-out-3584x1280 and held-out-5120x640 in bf16
@@ -63,6 +63,7 @@ const Suite kSuites[] = {{"router", &Bench::router},
                          {"formats", &Bench::formats},
                          {"bf16", &Bench::bf16},
                          {"fp8", &Bench::fp8},
+                         {"expert_lora", &Bench::expert_lora},
                          {"group", &Bench::group},
                          {"gaps", &Bench::gaps},
                          {"expert_configs", &Bench::configs}};
@@ -142,7 +143,7 @@ Result<Options> parse(int argc, char** argv) {
   Options o;
   for (const Suite& suite : kSuites)
     if (suite.run != &Bench::configs && suite.run != &Bench::gaps && suite.run != &Bench::group &&
-        suite.run != &Bench::fp8)
+        suite.run != &Bench::fp8 && suite.run != &Bench::expert_lora)
       o.suites.push_back(&suite);
   for (int i = 1; i < argc; ++i) {
     const std::string word = std::string_view(argv[i]) == "--draws" ? "--expert-ids" : argv[i];

@@ -45,6 +45,7 @@ class Bench {
   Status routing();    // route_group
   Status chain();      // the chain before the experts
   Status lora();       // lora_delta
+  Status expert_lora();  // moe_block_lora: layers with adapters on their experts
   Status linear();     // linear
   Status attention();  // attention_decode, attention_prefill
   Status latent();     // latent_attention, latent_attend
@@ -80,6 +81,7 @@ class Bench {
                 int64_t tokens);
   Status block(Experts& experts, Gate& gate, int64_t tokens);
   Status draft(Experts& experts, Gate& gate, int64_t tokens);
+  Status adapted(Experts& experts, Gate& gate, int64_t tokens);
   // Reports the shapes and operations that could not be prepared. Returns a fault as an error.
   Status leave_out(const ExpertShape& shape, const char* op, const Status& why) const;
   bool wants(const std::string& model) const;

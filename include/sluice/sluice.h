@@ -1,5 +1,4 @@
-/* Sluice from C: devices, the Mixture-of-Experts layer, plans of single operations, and explanations of kernel
- * choices.
+/* Sluice from C: devices, the Mixture-of-Experts layer, plans of operations, explanations of kernel choices.
  *
  * To use a layer, create it from a known model's name or from fields (sluice_layer_create), load its weights from
  * a checkpoint's tensors (sluice_layer_load), and run it (sluice_layer_run).
@@ -346,18 +345,17 @@ typedef struct sluice_weight {
 } sluice_weight;
 
 /* The tensors of a layer, named and with gate and up ordered as in one of these namings (defined in
- * src/nn/moe/names.cc): gpt_oss, gpt_oss_original, gpt_oss_bf16, deepseek_v4, deepseek_v3, qwen3_moe,
- * nemotron3, minimax_m2, llama4, minimax_m3 and mistral_large_3, as the publishers of the models name them;
- * and plain, Sluice's own naming: router, router_bias, correction_bias, hash_table, experts.up and
- * experts.down [experts, rows, width] (with experts.up_scale, experts.up_bias and so on) with gate and up
- * in the layer's gate_order, shared.gate, shared.up and shared.down. experts.up_scale is, if expert_scales is
- * mx, F8_E8M0 or U8 [experts, rows, width / 32]; if nv, F8_E4M3 [experts, rows, width / 16]; if blocks, F32, BF16
- * or F8_E8M0 [experts, ceil(rows / 128), ceil(width / 128)]. With rows and nv there is also
- * experts.up_row_scale, F32 or BF16 [experts, rows] or [experts]. Tensors are of the whole layer, and the library
- * copies this rank's slice of them. A tensor of stacked experts may instead have only this rank's experts.
- * The list may contain tensors of other layers. If the layer's fields ask for them, these tensors are
- * expected with any naming: experts.act_params, F32 [experts, 3] (alpha, beta, limit), and lora_a, lora_b,
- * lora_scale. */
+ * src/nn/moe/names.cc): gpt_oss, gpt_oss_original, gpt_oss_bf16, deepseek_v4, deepseek_v3, qwen3_moe, nemotron3,
+ * minimax_m2, llama4, minimax_m3 and mistral_large_3, as the publishers of the models name them; and plain, Sluice's
+ * own naming: router, router_bias, correction_bias, hash_table, experts.up and experts.down [experts, rows, width]
+ * (with experts.up_scale, experts.up_bias and so on) with gate and up in the layer's gate_order, shared.gate,
+ * shared.up and shared.down. experts.up_scale is, if expert_scales is mx, F8_E8M0 or U8 [experts, rows, width / 32];
+ * if nv, F8_E4M3 [experts, rows, width / 16]; if blocks, F32, BF16 or F8_E8M0 [experts, ceil(rows / 128), ceil(width
+ * / 128)]. With rows and nv there is also experts.up_row_scale, F32 or BF16 [experts, rows] or [experts]. Tensors
+ * are of the whole layer, and the library copies this rank's slice of them. A tensor of stacked experts may instead
+ * have only this rank's experts. The list may contain tensors of other layers. If the layer's fields ask for them,
+ * these tensors are expected with any naming: experts.act_params, F32 [experts, 3] (alpha, beta, limit), and lora_a,
+ * lora_b, lora_scale of the router's adapters (those of experts: sluice_layer_replace_adapter). */
 typedef struct sluice_weights {
   const sluice_weight* tensors;
   size_t count;
@@ -365,20 +363,27 @@ typedef struct sluice_weights {
   int64_t layer;      /* the layer number in the names; -1: the names contain a single layer */
 } sluice_weights;
 
-/* Packs the weights into the layer's memory and replaces earlier weights. When the call returns,
- * packing is complete and the caller may free the tensors. The layer must not run during the call. Its memory
- * does not move, so captured graphs stay valid. Work that writes the tensors must have ended before the call.
- * Temporary memory: on the CPU less than 64 MiB; on a GPU, device memory for one matrix of one expert as
- * its tensor stores it, 32 MiB of page-locked host memory and, for tensors in GPU memory, another 64 MiB of
- * GPU memory.
- * The messages of SLUICE_CORRUPT, SLUICE_UNSUPPORTED and SLUICE_INVALID_ARGUMENT name the tensor, what was wanted
- * and what was found. After these errors a layer still has its earlier weights. */
+/* Packs the weights into the layer's memory and replaces earlier weights. When the call returns, packing is complete
+ * and the caller may free the tensors. The layer must not run during the call. Its memory does not move, so captured
+ * graphs stay valid. Work that writes the tensors must have ended before the call. Temporary memory: on the CPU less
+ * than 64 MiB; on a GPU, device memory for one matrix of one expert as its tensor stores it, 32 MiB of page-locked
+ * host memory and, for tensors in GPU memory, another 64 MiB of GPU memory. The messages of SLUICE_CORRUPT,
+ * SLUICE_UNSUPPORTED and SLUICE_INVALID_ARGUMENT name the tensor, what was wanted and what was found. After these
+ * errors a layer still has its earlier weights. */
 SLUICE_API sluice_status sluice_layer_load(sluice_layer* layer, const sluice_weights* weights,
                                            sluice_text* error);
 /* Replaces the weights and biases of one expert; `expert` is its number in the whole layer. Tensors of stacked
  * experts may have this expert alone ([1, ...]). Everything is checked before the first byte is written. */
 SLUICE_API sluice_status sluice_layer_replace_expert(sluice_layer* layer, int64_t expert,
                                                      const sluice_weights* weights, sluice_text* error);
+/* Replaces LoRA adapter 0 to lora_adapters - 1 in place. With lora_rank: lora_a [rank, hidden], lora_b [experts,
+ * rank], lora_scale F32 [1]. With expert_lora_rank: experts.up_lora_a [experts, inner, width], experts.up_lora_b
+ * [experts, rows of W13 in gate_order, rank], experts.down_lora_a [experts, rank, intermediate], experts.down_lora_b
+ * [experts, width, rank], experts.lora_scale F32 [1]; inner is rank, or twice the rank with expert_lora_split
+ * (gate's rows, then up's), width is hidden or latent. Matrices are in lora_w or BF16; slices and checks as in
+ * sluice_layer_load. Adapters of experts are zeros until this call; loading weights keeps them. */
+SLUICE_API sluice_status sluice_layer_replace_adapter(sluice_layer* layer, int64_t adapter,
+                                                      const sluice_weights* weights, sluice_text* error);
 
 /* Receives the next `count` bytes. If it returns a status other than SLUICE_OK, writing stops and the writing
  * function returns that status. A number that is not a sluice_status becomes SLUICE_INVALID_ARGUMENT. */

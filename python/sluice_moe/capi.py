@@ -141,6 +141,7 @@ _FUNCTIONS = {
     "sluice_layer_weight_bytes": (c_size_t, [c_void_p]),
     "sluice_layer_load": (c_int32, [c_void_p, POINTER(Weights), _TEXT]),
     "sluice_layer_replace_expert": (c_int32, [c_void_p, c_int64, POINTER(Weights), _TEXT]),
+    "sluice_layer_replace_adapter": (c_int32, [c_void_p, c_int64, POINTER(Weights), _TEXT]),
     "sluice_layer_packed_bytes": (c_int32, [c_void_p, POINTER(c_size_t), _TEXT]),
     "sluice_layer_write_packed": (c_int32, [c_void_p, SINK, c_void_p, _TEXT]),
     "sluice_layer_read_packed": (c_int32, [c_void_p, c_void_p, c_size_t, _TEXT]),

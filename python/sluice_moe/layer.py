@@ -111,6 +111,21 @@ class MoeLayer(torch.nn.Module):
         given = CallersWeights(self._opened, tensors, naming, layer)
         capi.call("sluice_layer_replace_expert", self._native, capi.integer(expert, "expert"), given.struct)
 
+    def replace_adapter(self, adapter: int, tensors: Mapping[str, torch.Tensor]) -> None:
+        """Overwrites one LoRA adapter in place, so captured graphs stay valid. Adapters of the experts add nothing until this call.
+
+        tensors  with lora_rank: lora_a [rank, hidden], lora_b [experts, rank] and lora_scale f32 [1]. With expert_lora_rank:
+                 experts.up_lora_a [experts, inner, hidden], experts.up_lora_b [experts, rows of W13 in the order of gate_order, rank],
+                 experts.down_lora_a [experts, rank, intermediate], experts.down_lora_b [experts, hidden, rank] and experts.lora_scale
+                 f32 [1]; inner is rank, or with expert_lora_split twice the rank: gate's rows, then up's. Of the whole layer; the
+                 experts may be this rank's alone
+
+        The layer must not run during the call. If the call raises, the layer keeps its old adapter.
+        """
+        self._reopen_after_fork()
+        given = CallersWeights(self._opened, tensors, "plain", -1)
+        capi.call("sluice_layer_replace_adapter", self._native, capi.integer(adapter, "adapter"), given.struct)
+
     def packed_bytes(self) -> torch.Tensor:
         """Returns the packed weights as a safetensors file with the layer's fields and hashes: u8 [bytes] on the CPU."""
         return packed_bytes_of(self._native)
@@ -143,7 +158,7 @@ class MoeLayer(torch.nn.Module):
         x             [..., hidden]; rows may be strided. The leading dimensions, here and below, are flattened to tokens
         residual      [..., hidden], with the field residual: added to the output
         token_ids     i32 [tokens], with method="hash"
-        adapter       i32 [tokens], with lora_rank: the router's adapter of each token; -1: none
+        adapter       i32 [tokens], with lora_rank or expert_lora_rank: the adapter of each token; -1: none
         ids, weights  i32 or i64, and f32 [tokens, top_k], with input="precomputed": the experts and their weights; a negative id is an
                       empty slot
         packed        i32 [tokens, top_k], with input="packed": id << 16 | bits of the weight in bf16

@@ -81,7 +81,7 @@ Result<int64_t> layer_of(int64_t wanted, const Checkpoint& tensors, MoeNaming na
                  (layers.empty() ? "none" : "layers " + found + (layers.size() > 8 ? ", ..." : "")));
 }
 
-Result<CallersWeights> weights_of(const sluice_weights* from) {
+Result<std::unique_ptr<Checkpoint>> tensors_of(const sluice_weights* from) {
   if (Status status = need_pointer(from, "weights"); !status.ok()) return status;
   if (from->count > 0)
     if (Status status = need_pointer(from->tensors, "weights.tensors"); !status.ok()) return status;
@@ -91,7 +91,10 @@ Result<CallersWeights> weights_of(const sluice_weights* from) {
     if (!tensor.ok()) return tensor.status();
     tensors.push_back(std::move(tensor).value());
   }
-  auto named = Checkpoint::of_memory("weights", std::move(tensors));
+  return Checkpoint::of_memory("weights", std::move(tensors));
+}
+Result<CallersWeights> weights_of(const sluice_weights* from) {
+  auto named = tensors_of(from);
   if (!named.ok()) return named.status();
   const auto naming = naming_of(from->naming, *named.value());
   if (!naming.ok()) return naming.status();
@@ -235,6 +238,16 @@ sluice_status sluice_layer_replace_expert(sluice_layer* layer, int64_t expert, c
     if (!from.ok()) return from.status();
     return layer->weights->replace_expert(*from.value().tensors, expert, from.value().naming,
                                           from.value().layer);
+  });
+}
+
+sluice_status sluice_layer_replace_adapter(sluice_layer* layer, int64_t adapter, const sluice_weights* weights,
+                                           sluice_text* error) {
+  return guarded(error, [&]() -> Status {
+    SLUICE_TRY(need_pointer(layer, "layer"));
+    const auto from = tensors_of(weights);
+    if (!from.ok()) return from.status();
+    return layer->weights->replace_adapter(*from.value(), adapter);
   });
 }
 

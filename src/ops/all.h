@@ -8,6 +8,7 @@
 #include "ops/count_experts.h"
 #include "ops/embedding.h"
 #include "ops/expert_gemm.h"
+#include "ops/expert_lora.h"
 #include "ops/expert_mlp.h"
 #include "ops/group_rows.h"
 #include "ops/grouped_mlp.h"
@@ -39,9 +40,9 @@ template <class... Ops>
 struct OpList {};
 
 using AllOps = OpList<RouterGemm, LoraDelta, RouteTopk, RouterRoute, NormRouterRoute, GroupRows, RouteGroup,
-                      PackExperts, ExpertGemm, Combine, CombineNorm, AllReduceNorm, GroupedMlp, ExpertMlp,
-                      CountExperts, Linear, TakeTokens, Embedding, RmsNorm, Rope, KvWrite, RopeKvWrite,
-                      QkNormRopeKvWrite, QkvRopeKvWrite, LatentNormRopeKvWrite, Attention, LatentAttention,
-                      AdjustLogits, MaskLogits, Sample, LinearArgmax, TopLogprobs>;
+                      PackExperts, ExpertGemm, ExpertLora, Combine, CombineNorm, AllReduceNorm, GroupedMlp,
+                      ExpertMlp, CountExperts, Linear, TakeTokens, Embedding, RmsNorm, Rope, KvWrite,
+                      RopeKvWrite, QkNormRopeKvWrite, QkvRopeKvWrite, LatentNormRopeKvWrite, Attention,
+                      LatentAttention, AdjustLogits, MaskLogits, Sample, LinearArgmax, TopLogprobs>;
 
 }  // namespace sluice

@@ -16,6 +16,7 @@
 #include "cases/latent_norm_rope_kv_write.h"
 #include "cases/linear.h"
 #include "cases/linear_argmax.h"
+#include "cases/expert_lora.h"
 #include "cases/lora_delta.h"
 #include "cases/mask_logits.h"
 #include "cases/norm_router_route.h"
@@ -165,6 +166,14 @@ struct Problems<RouterRoute> {
 template <>
 struct Problems<LoraDelta> {
   static std::vector<LoraDelta::Problem> list() { return {{.tokens = 1}, {.tokens = 70, .adapters = 3}}; }
+};
+template <>
+struct Problems<ExpertLora> {
+  static std::vector<ExpertLora::Problem> list() {
+    ExpertLora::Problem up = Suite<ExpertLora>::gate_up(2, 8, 192, 1440);
+    up.layout = WeightLayout::kFragments;
+    return {up, Suite<ExpertLora>::down(40, 8, 640, 192)};
+  }
 };
 template <>
 struct Problems<NormRouterRoute> : ProblemsAround<NormRouterRoute, RouterRoute> {};

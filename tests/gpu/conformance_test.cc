@@ -10,6 +10,7 @@
 #include "cases/count_experts.h"
 #include "cases/embedding.h"
 #include "cases/expert_gemm.h"
+#include "cases/expert_lora.h"
 #include "cases/expert_mlp.h"
 #include "cases/group_rows.h"
 #include "cases/grouped_mlp.h"
@@ -78,7 +79,7 @@ class GpuConformance : public OnGpu {
 
 using Tested =
     ::testing::Types<AdjustLogits, AllReduceNorm, Attention, Combine, CombineNorm, CountExperts, Embedding,
-                     ExpertGemm, ExpertMlp, GroupedMlp, KvWrite, LatentAttention, Linear, LinearArgmax,
+                     ExpertGemm, ExpertLora, ExpertMlp, GroupedMlp, KvWrite, LatentAttention, Linear, LinearArgmax,
                      LoraDelta, MaskLogits, NormRouterRoute, PackExperts, RmsNorm, Rope, RopeKvWrite,
                      QkNormRopeKvWrite, QkvRopeKvWrite, LatentNormRopeKvWrite, RouterGemm, RouteTopk,
                      RouterRoute, GroupRows, RouteGroup, Sample, TakeTokens, TopLogprobs>;

@@ -1,5 +1,6 @@
 // The test suite of MoE layers on the GPU, and tests that need a GPU.
 #include "gpu/gpu.h"
+#include "nn/moe_adapters.h"
 #include "harness/moe_features.h"
 #include "harness/moe_suite.h"
 
@@ -12,6 +13,7 @@ class MoeGpu : public OnGpu {
 
 INSTANTIATE_TYPED_TEST_SUITE_P(Gpu, MoeOn, MoeGpu);
 INSTANTIATE_TYPED_TEST_SUITE_P(Gpu, MoeFeaturesOn, MoeGpu);
+INSTANTIATE_TYPED_TEST_SUITE_P(Gpu, MoeAdaptersOn, MoeGpu);
 
 namespace {
 

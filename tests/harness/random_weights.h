@@ -74,7 +74,7 @@ inline void fill_weight(const MoeConfig& c, const SlotSpec& spec, const Tensor& 
   } else if (spec.name == "expert_map") {
     set_each(t, [&](int64_t, int64_t e) { return e; });
   } else {
-    const bool wide = spec.name == "router" || spec.name == "lora_a";
+    const bool wide = spec.name == "router" || spec.name.ends_with("lora_a");
     fill_floats(t, Fill::kNormal, random, wide ? std::ldexp(1, gain) : 0.5);
   }
 }

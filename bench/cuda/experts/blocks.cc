@@ -1,5 +1,9 @@
 // Whole layers, from activations to y, with the model's own router: moe_block, and draft_step with a shared expert. Both are planned
 // through src/nn/moe/layer.h, as a user plans a layer.
+#include <algorithm>
+#include <memory>
+#include <string>
+
 #include "cuda/experts/bed.h"
 #include "cuda/routes.h"
 #include "cuda/suites.h"
@@ -23,12 +27,13 @@ class Block {
     // The bias is far smaller than a score: it changes some choices, but tokens still choose different experts.
     if (config_.correction_bias)
       SLUICE_TRY(memory_.random(DType::kF32, {config_.experts}, 0.01, &correction_bias_));
+    if (config_.expert_lora_rank > 0) SLUICE_TRY(make_adapters());
     return memory_.tensor(config_.x, {tokens_, config_.hidden}, &y_);
   }
 
   Status run(int64_t i) const {
-    return moe_->forward({.x = x(i), .residual = {}, .token_ids = {}, .y = y_}, weights(i), workspace(),
-                         memory_.device().stream());
+    return moe_->forward({.x = x(i), .residual = {}, .token_ids = {}, .adapter = adapter_, .y = y_},
+                         weights(i), workspace(), memory_.device().stream());
   }
 
   Status poison_outputs() const {
@@ -80,6 +85,29 @@ class Block {
   }
 
  private:
+  // Adapters of the experts, and the adapter of each token: all in turn. Their scale is zero, so y is that of the layer alone, which check()
+  // knows, while the kernels do all of their work. The tests compare the update with its reference.
+  Status make_adapters() {
+    MoeWeights unused;
+    double bytes = 0;
+    for (const auto& [spec, tensor] : weight_slots(config_, &unused))
+      if (spec.name.starts_with("experts.") && spec.name.find("lora") != std::string_view::npos)
+        bytes += static_cast<double>(bytes_of(
+            spec.dtype, spec.shape[0] * std::max<int64_t>(spec.shape[1], 1) *
+                            std::max<int64_t>(spec.shape[2], 1) * std::max<int64_t>(spec.shape[3], 1)));
+    adapters_.resize(static_cast<size_t>(cold_sets(kColdBytes, bytes)));
+    for (MoeWeights& set : adapters_) {
+      for (const auto& [spec, tensor] : weight_slots(config_, &set)) {
+        if (!spec.name.starts_with("experts.") || spec.name.find("lora") == std::string_view::npos) continue;
+        SLUICE_TRY(memory_.tensor(spec, tensor));
+        SLUICE_TRY(memory_.fill(*tensor, spec.name == "experts.lora_scale" ? 0.0 : 0.02));
+      }
+    }
+    std::vector<int32_t> of_token(static_cast<size_t>(tokens_));
+    for (size_t t = 0; t < of_token.size(); ++t)
+      of_token[t] = static_cast<int32_t>(static_cast<int64_t>(t) % config_.lora_adapters);
+    return memory_.upload(of_token, {tokens_}, &adapter_);
+  }
   Tensor x(int64_t i) const { return gate_.args(tokens_, i).x; }
   Workspace workspace() const { return {scratch_.as<std::byte>(), moe_->workspace_bytes()}; }
   MoeWeights weights(int64_t i) const {
@@ -93,6 +121,8 @@ class Block {
     w.experts.up = first(set.up), w.experts.up_scale = first(set.up_scale);
     w.experts.down = first(set.down), w.experts.down_scale = first(set.down_scale);
     w.experts.up_bias = experts_.up_bias(), w.experts.down_bias = experts_.down_bias();
+    if (!adapters_.empty())
+      w.expert_adapters = adapters_[static_cast<size_t>(i) % adapters_.size()].expert_adapters;
     if (!shared_apart(config_)) return w;
     const auto shared_of = [&](const Tensor& t) { return t.present() ? experts_.shared(t) : t; };
     w.shared.up = shared_of(set.up), w.shared.up_scale = shared_of(set.up_scale);
@@ -106,7 +136,8 @@ class Block {
   int64_t tokens_;
   mutable Memory memory_;
   std::unique_ptr<Moe> moe_;
-  Tensor scratch_ = {}, correction_bias_ = {}, y_ = {};
+  Tensor scratch_ = {}, correction_bias_ = {}, y_ = {}, adapter_ = {};
+  std::vector<MoeWeights> adapters_;  // sets that rotate; only their expert_adapters are used
 };
 
 }  // namespace
@@ -124,6 +155,46 @@ Status Bench::block(Experts& experts, Gate& gate, int64_t tokens) {
   contest.contenders.push_back(contender_of("sluice", [&block](int64_t i) { return block.run(i); }));
   contest.poison = [&] { return block.poison_outputs(); };
   contest.verify = [&](Who) { return block.check(); };
+  return hold_paced(contest, {});
+}
+
+// A layer with adapters on its experts, of several ranks, beside the layer alone.
+Status Bench::adapted(Experts& experts, Gate& gate, int64_t tokens) {
+  constexpr int64_t kRanks[] = {8, 16, 64}, kAdapters = 8;
+  const ExpertShape& s = experts.shape();
+  Block plain(experts, gate, s.moe(), tokens);
+  const Status made = plain.make();
+  const auto reached = made.ok() ? plain.reached() : Result<Block::Reached>(made);
+  if (!reached.ok()) return leave_out(s, "moe_block_lora", reached.status());
+  Contest contest{.suite = suite_,
+                  .op = "moe_block_lora",
+                  .model = s.model,
+                  .note = std::to_string(kAdapters) + " adapters, routing by router",
+                  .tokens = tokens};
+  contest.bytes = s.bytes(tokens, reached.value().experts) + static_cast<double>(gate.shape().weight_bytes());
+  contest.flops = s.flops(reached.value().rows) + RouterGemm::flops(gate.shape().problem(tokens));
+  const Block* ran = &plain;
+  std::vector<std::unique_ptr<Block>> blocks;
+  const auto add = [&](const std::string& impl, const Block& block) {
+    contest.contenders.push_back(contender_of(impl, [&ran, &block](int64_t i) {
+      ran = &block;
+      return block.run(i);
+    }));
+  };
+  add("sluice-no-adapters", plain);
+  for (const int64_t rank : kRanks) {
+    MoeConfig config = s.moe();
+    config.expert_lora_rank = rank, config.lora_adapters = kAdapters;
+    blocks.push_back(std::make_unique<Block>(experts, gate, config, tokens));
+    SLUICE_TRY(blocks.back()->make());
+    add("sluice-rank-" + std::to_string(rank), *blocks.back());
+  }
+  contest.poison = [&]() -> Status {
+    SLUICE_TRY(plain.poison_outputs());
+    for (const auto& block : blocks) SLUICE_TRY(block->poison_outputs());
+    return {};
+  };
+  contest.verify = [&](Who) { return ran->check(); };
   return hold_paced(contest, {});
 }
 

@@ -98,6 +98,29 @@ Status Bench::formats() { return experts(format_shapes(), {}); }
 Status Bench::fp8() { return experts(fp8_shapes(), {}); }
 Status Bench::bf16() { return experts(bf16_shapes(), {3, 5}); }  // token counts of steps that verify a draft
 
+// Layers with adapters on their experts.
+Status Bench::expert_lora() {
+  power_.emplace();
+  std::vector<ExpertShape> shapes = mxfp4_shapes();
+  for (ExpertShape& s : bf16_shapes()) shapes.push_back(std::move(s));
+  const std::vector<int64_t> counts =
+      options_.tokens.empty() ? std::vector<int64_t>{1, 4, 16, 64, 256, 1024, 8192} : options_.tokens;
+  for (const ExpertShape& s : shapes) {
+    const std::string_view model = s.model;
+    if (options_.models.empty() ? model != "gpt-oss-20b" && model != "gpt-oss-120b" && model != "qwen3-30b-a3b"
+                                : !wants(s.model))
+      continue;
+    Experts experts(device_, s);
+    std::vector<std::string> complaints;
+    SLUICE_TRY(experts.make({}, &complaints));
+    SLUICE_TRY(report_({}, complaints));
+    Gate gate(device_, s.gate(), options_.cold_bytes);
+    SLUICE_TRY(gate.make(*std::max_element(counts.begin(), counts.end())));
+    for (const int64_t tokens : counts) SLUICE_TRY(adapted(experts, gate, tokens));
+  }
+  return power_.reset(), Status{};
+}
+
 Status Bench::experts(const std::vector<ExpertShape>& all, const std::vector<int64_t>& more_counts) {
   power_.emplace();
   if (!power_->problem().empty())

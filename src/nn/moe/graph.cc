@@ -126,10 +126,41 @@ class Layer {
     up.act_params = v_("experts.act_params");
     // MoeBackend's kernels apply only to routed experts.
     const bool named = !c_.dense;
+    if (c_.expert_lora_rank > 0) return adapted_experts(x, up, groups, h, answers);
     product("experts.up", p_.up, x, up, groups, true, h, {.experts = named});
     product("experts.down", p_.down, h, matrices("experts.down"), groups, false, answers,
             {.rows = slots_of(c_), .experts = named});
     return answers;
+  }
+
+  // The experts with adapters: each product leaves its sums, which the next stage completes.
+  ValueId adapted_experts(const Bind& x, const Matrices& up, const Groups& groups, ValueId h, ValueId answers) {
+    const AdaptedProblems p = adapted_problems(c_);
+    const ValueId up_z = g_.between("experts.up.z"), down_z = g_.between("experts.down.z");
+    product("experts.up", p.up, x, {.w = up.w, .scale = up.scale}, groups, true, up_z, {.experts = true});
+    lora("experts.up", p.up_lora, x, up_z, up, groups, h);
+    Matrices down = matrices("experts.down");
+    product("experts.down", p.down, h, {.w = down.w, .scale = down.scale}, groups, false, down_z,
+            {.rows = slots_of(c_), .experts = true});
+    lora("experts.down", p.down_lora, h, down_z, down, groups, answers);
+    return answers;
+  }
+  void lora(const std::string& of, const ExpertLora::Problem& problem, const Bind& x, ValueId z, const Matrices& m,
+            const Groups& groups, ValueId y) {
+    using A = ExpertLora::Args;
+    g_.add<ExpertLora>(of + ".lora", problem,
+                       {{&A::x, x},
+                        {&A::z, z},
+                        {&A::bias, m.bias},
+                        {&A::act_params, m.act_params},
+                        {&A::a, v_(of + "_lora_a")},
+                        {&A::b, v_(of + "_lora_b")},
+                        {&A::scale, v_("experts.lora_scale")},
+                        {&A::adapter, v_("adapter")},
+                        {&A::row_begin, groups.row_begin},
+                        {&A::row_count, groups.row_count},
+                        {&A::order, groups.order},
+                        {&A::y, y}});
   }
 
   ValueId shared_expert() {

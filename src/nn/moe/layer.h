@@ -25,9 +25,13 @@ struct MoeConfig {
   // Router.
   DType router_w = DType::kBF16, logits = DType::kF32;
   bool router_bias = false;
-  // LoRA adapters of the router (ops/lora_delta.h), at most one per token; lora_rank 0: no adapters.
+  // LoRA adapters, at most one per token: of rank lora_rank on the router (ops/lora_delta.h) and of rank expert_lora_rank on the routed
+  // experts (ops/expert_lora.h); rank 0: none. expert_lora_split: gate and up have their own A, as in adapters of separate gate and up
+  // projections. The experts' products then round to type g before the update is added.
   int64_t lora_rank = 0, lora_adapters = 0;
   DType lora_w = DType::kBF16;
+  int64_t expert_lora_rank = 0;
+  bool expert_lora_split = false;
   // Routing: see ops/route_topk.h. If the caller supplies ids and weights (kPrecomputed, kPacked), there is
   // no router, and only experts, top_k, scale, scope and the shared slots apply.
   RoutingInput input = RoutingInput::kLogits;
@@ -96,8 +100,10 @@ struct MoeConfig {
     v("logits", c.logits, "type of the router's scores");
     v("router_bias", c.router_bias, "the router adds a bias");
     v("lora_rank", c.lora_rank, "rank of the adapters on the router; 0: none");
-    v("lora_adapters", c.lora_adapters, "adapters on the router, one of them for each token");
+    v("lora_adapters", c.lora_adapters, "adapters on the router and the experts, one of them for each token");
     v("lora_w", c.lora_w, "type of the adapters' matrices");
+    v("expert_lora_rank", c.expert_lora_rank, "rank of the adapters on the experts; 0: none");
+    v("expert_lora_split", c.expert_lora_split, "the adapters of gate and up have their own A");
     v("input", c.input, "logits, or ids and weights that the caller gives");
     v("method", c.method, "how experts are chosen and weighted");
     v("correction_bias", c.correction_bias, "adds a bias when experts are chosen, but not to their weights");
@@ -180,6 +186,11 @@ struct MoeWeights {
   Tensor router, router_bias, correction_bias, hash_table, expert_map;
   // With router adapters: [adapters, rank, hidden], [adapters, experts, rank], f32[adapters].
   Tensor lora_a, lora_b, lora_scale;
+  // With adapters of the experts: a and b of ops/expert_lora.h for both products, and f32[adapters].
+  struct ExpertAdapters {
+    Tensor up_a, up_b, down_a, down_b, scale;
+  };
+  ExpertAdapters expert_adapters;
   ExpertWeights experts, shared;  // `experts` holds local_experts(config) + shared_slots(config) experts
   // With latent > 0: `w` of ExpertGemm, [latent, hidden] and [hidden, latent].
   Tensor latent_in, latent_out;
@@ -192,7 +203,7 @@ struct MoeIo {
   Tensor x;             // [tokens, hidden]
   Tensor residual;      // [tokens, hidden], with config.residual
   Tensor token_ids;     // i32[tokens], with method kHash
-  Tensor adapter = {};  // i32[tokens], with router adapters: each token's adapter; -1: none
+  Tensor adapter = {};  // i32[tokens], with adapters: each token's adapter; -1: none
   // kPrecomputed: i32 and f32 [tokens, top_k]; a negative id is an empty slot. kPacked: i32[tokens, top_k],
   // id << 16 | bits of the weight in bf16.
   Tensor ids_in = {}, weights_in = {}, packed_in = {};

@@ -296,6 +296,8 @@ Status verify_far(Device& device, const PackedExperts& p, int threads) {
   return {};
 }
 
+}  // namespace
+
 Status check_readable(const Device& device, const Checkpoint& checkpoint) {
   const Backend here = device.info().backend;
   for (const CheckpointTensor& t : checkpoint.tensors())
@@ -304,8 +306,6 @@ Status check_readable(const Device& device, const Checkpoint& checkpoint) {
                      text(t.where));
   return checkpoint.check_whole();
 }
-
-}  // namespace
 
 Result<std::unique_ptr<LoadedMoe>> LoadedMoe::allocate(Device& device, const MoeConfig& whole,
                                                        const MoeLoadOptions& options) {
@@ -370,6 +370,7 @@ Status LoadedMoe::take_memory() {
 
 Status LoadedMoe::allocate() {
   SLUICE_TRY(take_memory());
+  SLUICE_TRY(clear_adapters());
   const auto views = [](const PackedMatrix& matrix, int64_t count, const Tensor& codes, const Tensor& scales,
                         PackedExperts* to) -> Status {
     auto made = packed_experts(matrix, count, codes, scales);

@@ -27,6 +27,9 @@ struct MoeLoadOptions {
   std::function<void(int64_t bytes_done, int64_t bytes_total)> progress = {};
 };
 
+// kInvalidArgument names a caller's tensor in the memory of another device. kIo names a file that was truncated after it was opened.
+Status check_readable(const Device& device, const Checkpoint& checkpoint);
+
 // Bytes of a rank's packed weights, each tensor aligned to 256 bytes.
 int64_t moe_weight_bytes(const MoeConfig& local);
 
@@ -57,6 +60,11 @@ class LoadedMoe {
   // temporary memory (as in load_moe) before writing the first byte. Errors as in load_moe.
   Status replace_expert(const Checkpoint& checkpoint, int64_t expert);
   Status replace_expert(const Checkpoint& checkpoint, int64_t expert, MoeNaming naming, int64_t layer);
+  // Overwrites one LoRA adapter of the router and of the experts in place. The checkpoint has the tensors of weight_slots() whose names
+  // contain "lora_", without their first dimension ("lora_a" [rank, hidden], "experts.up_lora_a" [experts, inner, width], a scale [1]), of
+  // the whole layer; experts may be this rank's alone. Adapters of the experts are zeros until then. The layer must not run during the
+  // call. Everything is checked before the first byte is written; errors as in load_moe.
+  Status replace_adapter(const Checkpoint& checkpoint, int64_t adapter);
   // Does the same for the whole layer, including router and shared expert. CheckFirst::kNo: NaN and infinite
   // weights and expert ids out of range are found only while packing, as in load_moe; after such an error the
   // weights are unusable.
@@ -89,6 +97,7 @@ class LoadedMoe {
   std::vector<PackedMatrix> matrices() const;
   Status allocate();
   Status take_memory();
+  Status clear_adapters();  // sets the adapters of the experts to zero
 
   Device& device_;
   MoeConfig whole_, config_;

@@ -2,6 +2,7 @@
 #include "nn/moe/problems.h"
 
 #include <cmath>
+#include <tuple>
 
 namespace sluice {
 namespace {
@@ -46,7 +47,51 @@ ExpertGemm::Problem down_problem(const MoeConfig& c, const ExpertGemm::Problem& 
           .fp8_x = c.fp8_activations};
 }
 
+// The product without bias and activation, as ops/expert_lora.h reads it.
+ExpertGemm::Problem bare(ExpertGemm::Problem p, DType y) {
+  p.features = product_columns(p.layout, p.features, is_gated(p.act));
+  p.act = Activation::kIdentity, p.alpha = 1, p.beta = p.limit = 0;
+  p.gate_order = GateOrder::kInterleaved;
+  p.bias = p.per_expert = false;
+  p.y = y;
+  return p;
+}
+
+// The operation that completes `product`.
+ExpertLora::Problem completing(const MoeConfig& c, const ExpertGemm::Problem& product) {
+  return {.rows = 0,
+          .tokens = 0,
+          .slots = slots_of(c),
+          .experts = product.experts,
+          .experts_routed = product.experts_routed,
+          .features = product.features,
+          .width = product.width,
+          .rank = c.expert_lora_rank,
+          .adapters = c.lora_adapters,
+          .x = product.x,
+          .z = c.g,
+          .w = c.lora_w,
+          .bias_type = product.b,
+          .y = product.y,
+          .layout = product.layout,
+          .gate_order = product.gate_order,
+          .act = product.act,
+          .alpha = product.alpha,
+          .beta = product.beta,
+          .limit = product.limit,
+          .gathers = product.slots > 0,
+          .split = c.expert_lora_split && is_gated(product.act),
+          .bias = product.bias,
+          .per_expert = product.per_expert,
+          .x_unaligned = product.x_unaligned};
+}
+
 }  // namespace
+
+AdaptedProblems adapted_problems(const MoeConfig& c) {
+  const ExpertProblems p = expert_problems(c);
+  return {bare(p.up, c.g), bare(p.down, c.g), completing(c, p.up), completing(c, p.down)};
+}
 
 RouterGemm::Problem router_problem(const MoeConfig& c) {
   return {.tokens = 0,
@@ -234,6 +279,30 @@ Status check_dense(const MoeConfig& c) {
   return status;
 }
 
+// kInvalidArgument: the fields of adapters disagree, or ops/expert_lora.h cannot express the layer.
+Status check_adapters(const MoeConfig& c) {
+  if (has_adapters(c) != (c.lora_adapters > 0)) {
+    const bool experts = c.expert_lora_rank > 0;
+    return invalid(std::string(experts ? "expert_lora_rank" : "lora_rank") +
+                   " and lora_adapters: wanted both above 0 or neither, found " +
+                   std::to_string(experts ? c.expert_lora_rank : c.lora_rank) + " and " +
+                   std::to_string(c.lora_adapters));
+  }
+  if (c.expert_lora_split && (c.expert_lora_rank == 0 || !is_gated(c.act)))
+    return invalid("expert_lora_split: wanted 0 without adapters on the experts or without a gate, found 1");
+  if (c.expert_lora_rank == 0) return {};
+  if (c.weight_on_input)
+    return invalid("expert_lora_rank: wanted 0 with weight_on_input, because the adapters read unweighted inputs, found " +
+                   std::to_string(c.expert_lora_rank));
+  if (shared_slots(c) > 0)
+    return invalid("expert_lora_rank: wanted 0 with shared_as_slots, because shared experts have no adapters, found " +
+                   std::to_string(c.expert_lora_rank));
+  if (product_columns(c.layout, c.intermediate, is_gated(c.act)) > 65536)
+    return invalid("intermediate: wanted at most 32768 with adapters on gated experts, found " +
+                   std::to_string(c.intermediate));
+  return {};
+}
+
 Status check_moe(const MoeConfig& c) {
   SLUICE_TRY(check_ranges(c));
   SLUICE_TRY(check_shared(c));
@@ -241,10 +310,7 @@ Status check_moe(const MoeConfig& c) {
   if (c.lora_rank > 0 && !has_router(c))
     return invalid("lora_rank: wanted 0 when the caller gives ids and weights (no router), found " +
                    std::to_string(c.lora_rank));
-  if ((c.lora_rank > 0) != (c.lora_adapters > 0))
-    return invalid("lora_rank and lora_adapters: wanted both above 0 or neither, found " +
-                   std::to_string(c.lora_rank) + " and " + std::to_string(c.lora_adapters));
-  return {};
+  return check_adapters(c);
 }
 
 std::vector<std::pair<SlotSpec, Tensor*>> weight_slots(const MoeConfig& c, MoeWeights* w) {
@@ -287,6 +353,20 @@ std::vector<std::pair<SlotSpec, Tensor*>> weight_slots(const MoeConfig& c, MoeWe
   add_experts(p.down, {{"experts.down", &e.down},
                        {"experts.down_scale", &e.down_scale},
                        {"experts.down_bias", &e.down_bias}});
+  if (c.expert_lora_rank > 0) {
+    const AdaptedProblems adapted = adapted_problems(c);
+    MoeWeights::ExpertAdapters& to = w->expert_adapters;
+    for (const auto& [problem, a, b, a_name, b_name] :
+         {std::tuple{&adapted.up_lora, &to.up_a, &to.up_b, "experts.up_lora_a", "experts.up_lora_b"},
+          std::tuple{&adapted.down_lora, &to.down_a, &to.down_b, "experts.down_lora_a", "experts.down_lora_b"}})
+      ExpertLora::slots(*problem, [&](SlotSpec spec, Tensor ExpertLora::Args::*member) {
+        if (member != &ExpertLora::Args::a && member != &ExpertLora::Args::b) return;
+        const bool is_a = member == &ExpertLora::Args::a;
+        spec.name = is_a ? a_name : b_name;
+        out.emplace_back(spec, is_a ? a : b);
+      });
+    add("experts.lora_scale", DType::kF32, {c.lora_adapters}, true, &to.scale);
+  }
   if (c.latent > 0) {
     add_experts(p.latent_in, {{"latent.in", &w->latent_in}});
     add_experts(p.latent_out, {{"latent.out", &w->latent_out}});

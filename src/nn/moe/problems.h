@@ -6,6 +6,13 @@ namespace sluice {
 
 RouterGemm::Problem router_problem(const MoeConfig& config);
 LoraDelta::Problem lora_problem(const MoeConfig& config);
+// With adapters of the experts: both products without bias and activation, and the operations that complete them.
+struct AdaptedProblems {
+  ExpertGemm::Problem up, down;
+  ExpertLora::Problem up_lora, down_lora;
+};
+AdaptedProblems adapted_problems(const MoeConfig& config);
+inline bool has_adapters(const MoeConfig& c) { return c.lora_rank > 0 || c.expert_lora_rank > 0; }
 RouteTopk::Problem route_problem(const MoeConfig& config);
 GroupRows::Problem group_problem(const MoeConfig& config);  // groups rows by expert
 Combine::Problem combine_problem(const MoeConfig& config);
@@ -33,7 +40,7 @@ void for_each_io(const MoeConfig& c, int64_t tokens, V visit) {
   };
   visit(row(slot("residual", Role::kIn, c.x, {tokens, c.hidden}, c.residual, strided)), &MoeIo::residual);
   visit(i32("token_ids", {tokens}, logits && c.method == RoutingMethod::kHash), &MoeIo::token_ids);
-  visit(i32("adapter", {tokens}, c.lora_rank > 0), &MoeIo::adapter);
+  visit(i32("adapter", {tokens}, has_adapters(c)), &MoeIo::adapter);
   const bool unpacked = c.input == RoutingInput::kPrecomputed;
   visit(i32("ids_in", {tokens, c.top_k}, unpacked), &MoeIo::ids_in);
   visit(slot("weights_in", Role::kIn, DType::kF32, {tokens, c.top_k}, unpacked), &MoeIo::weights_in);

@@ -11,7 +11,7 @@
 namespace sluice {
 namespace {
 
-constexpr int64_t kRankMax = 1024;  // ops/lora_delta.h
+constexpr int64_t kRankMax = 1024;  // ops/lora_delta.h, ops/expert_lora.h
 constexpr double kRealMax = 1e30;   // far below the largest float; its square is above the largest float
 
 struct IntegerRange {
@@ -26,6 +26,7 @@ constexpr IntegerRange kIntegers[] = {
     {"top_k", &MoeConfig::top_k, 1, kRoutedTopKMax},
     {"lora_rank", &MoeConfig::lora_rank, 0, kRankMax},
     {"lora_adapters", &MoeConfig::lora_adapters, 0, kRankMax},
+    {"expert_lora_rank", &MoeConfig::expert_lora_rank, 0, kRankMax},
     {"groups", &MoeConfig::groups, 1, kRoutedExpertsMax},
     {"topk_groups", &MoeConfig::topk_groups, 0, kRoutedExpertsMax},
     {"hash_vocab", &MoeConfig::hash_vocab, 0, kRowsMax},
