@@ -83,9 +83,9 @@ Status Memory::several(DType type, std::initializer_list<int64_t> shape, int64_t
 
 Status Memory::upload(const std::vector<int32_t>& values, std::initializer_list<int64_t> shape, Tensor* out) {
   SLUICE_TRY(tensor(DType::kI32, shape, out));
-  return cuda::check(
-      cudaMemcpy(out->data, values.data(), values.size() * sizeof(int32_t), cudaMemcpyHostToDevice),
-      "copying page tables");
+  // On the stream, and complete on return: kernels may read settled inputs before the launches before them have ended.
+  SLUICE_TRY(device_.copy(out->data, values.data(), values.size() * sizeof(int32_t), stream()));
+  return device_.wait(stream());
 }
 
 int64_t cold_sets(int64_t cold_bytes, double bytes_of_run) {

@@ -82,6 +82,7 @@ class Bench {
   Status block(Experts& experts, Gate& gate, int64_t tokens);
   Status draft(Experts& experts, Gate& gate, int64_t tokens);
   Status adapted(Experts& experts, Gate& gate, int64_t tokens);
+  Status adapter_ways(const ExpertShape& shape, int64_t tokens);
   // Reports the shapes and operations that could not be prepared. Returns a fault as an error.
   Status leave_out(const ExpertShape& shape, const char* op, const Status& why) const;
   bool wants(const std::string& model) const;

@@ -44,15 +44,17 @@ SLUICE_HOST_DEVICE constexpr int64_t product_column(WeightLayout layout, GateOrd
 //            a [adapters, experts, inner(), width], b [adapters, experts, product_rows(), rank], scale f32[adapters], adapter i32[tokens];
 //            act_params f32[experts, 3] = alpha, beta, limit of each expert, in place of the problem's values; row_begin i32[experts + 1],
 //            row_count i32[experts], order i32[rows] as GroupRows writes them; y [rows, features]. Rows of x, z and y may be strided.
-//            Rows of x begin at multiples of 16 bytes, unless x_unaligned is set or a row's size is not such a multiple.
+//            Rows of x and z begin at multiples of 16 bytes, unless x_unaligned is set or a row's size is not such a multiple.
 //            0 <= rows, tokens < 2^31, slots from 1 to 64, experts <= 2048, rank and adapters from 1 to 1024, features and width from 1
 //            to 65536.
 // z          is what ExpertGemm writes for the packed bytes of this product as z_columns() features without a gate, bias and activation.
 //            Columns of padding are ignored.
-// Types      x, z, y and bias (field bias_type) bf16 or f32; a and b both bf16 or both f32. Sums in f32; u stays in f32; one rounding to y.
+// Types      x, z, y and bias (field bias_type) bf16 or f32; a and b both bf16 or both f32. Sums in f32; u keeps at least 16 bits; one rounding to y.
 // Bytes      reads a and b of each (expert, adapter) that has rows once, x and z once, writes y once.
+// Settled    x, adapter, row_begin, row_count and order were written before the previous launch, which wrote z: a dependent launch may read
+//            them before the previous launch has ended.
 // Errors     make_plan: kInvalidArgument if the problem violates a limit above. run: never fails on data written by ops/group_rows.h.
-// Exactness  z': (width + rank + 8) * 2^-24 * (|z| + |bias| + |scale| sum_k |b| sum_h |a||x|), and what flushing numbers below the smallest
+// Exactness  z': (width + rank + 264) * 2^-24 * (|z| + |bias| + |scale| sum_k |b| sum_h |a||x|), and what flushing numbers below the smallest
 //            normal to zero loses. The bound passes through the activation by its slope (ops/activation.h), plus half an ulp of y.
 // Source     Hu et al., "LoRA" (2021), equation 3, for each expert: PEFT's target_parameters and per-expert modules.
 struct ExpertLora {
@@ -68,7 +70,8 @@ struct ExpertLora {
     GateOrder gate_order = GateOrder::kInterleaved;
     Activation act = Activation::kIdentity;
     double alpha = 1, beta = 0, limit = 0;
-    bool gathers = false, split = false, bias = false, per_expert = false, x_unaligned = false;
+    bool gathers = false, split = false, bias = false, per_expert = false, x_unaligned = false,
+         settled = false;
     bool operator==(const Problem&) const = default;
     template <class V, class P>
     static void fields(V& v, P& p) {
@@ -97,7 +100,9 @@ struct ExpertLora {
       v("split", p.split, "gate and up have their own a");
       v("bias", p.bias, "adds bias before the activation");
       v("per_expert", p.per_expert, "act_params has alpha, beta, limit of each expert");
-      v("x_unaligned", p.x_unaligned, "rows of x may begin anywhere, not only at multiples of 16 bytes");
+      v("x_unaligned", p.x_unaligned,
+        "rows of x and z may begin anywhere, not only at multiples of 16 bytes");
+      v("settled", p.settled, "all inputs but z were written before the previous launch");
     }
   };
   struct Args {
@@ -117,7 +122,9 @@ struct ExpertLora {
     SlotSpec x = slot("x", Role::kIn, p.x, {p.gathers ? p.tokens : p.rows, p.width}, true, strided);
     x.row_align = row_align(p.x, p.width, p.x_unaligned);
     v(x, &Args::x);
-    v(slot("z", Role::kIn, p.z, {p.rows, z_columns(p)}, true, strided), &Args::z);
+    SlotSpec z = slot("z", Role::kIn, p.z, {p.rows, z_columns(p)}, true, strided);
+    z.row_align = row_align(p.z, z_columns(p), p.x_unaligned);
+    v(z, &Args::z);
     v(slot("bias", Role::kIn, p.bias_type, {p.experts, product_rows(p)}, p.bias), &Args::bias);
     v(slot("act_params", Role::kIn, DType::kF32, {p.experts, 3}, p.per_expert), &Args::act_params);
     v(slot("a", Role::kIn, p.w, {p.adapters, p.experts, inner(p), p.width}), &Args::a);

@@ -55,7 +55,7 @@ Bounded updated(const ExpertLora::Problem& p, const ExpertLora::Args& a, Pair pa
   }
   if (pair.adapter >= 0) scale = load(a.scale, pair.adapter), sum *= scale;
   const double total = std::abs(before) + std::abs(bias) + std::abs(scale) * magnitude;
-  const double error = static_cast<double>(p.width + p.rank + 8) * kF32Eps;
+  const double error = static_cast<double>(p.width + p.rank + 264) * kF32Eps;
   Bounded out{before + bias + sum, error * total + std::abs(scale) * flushed + kFlush * (magnitude + 4)};
   if (!(std::max(largest, total) * (1 + error) <= kLoraF32Max) && std::isfinite(out.value))
     out.bound = kInfinity;

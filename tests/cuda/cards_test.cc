@@ -190,6 +190,30 @@ TEST(CudaCards, LoraDeltaTakesTensorCoresBeyond64Tokens) {
             std::string::npos);
 }
 
+// Measured with 8 adapters of rank 16 on gpt-oss-120b: few rows share a cluster of 8 CTAs, many rows a CTA.
+TEST(CudaCards, ExpertLoraDividesFewRowsOverManyCtas) {
+  ExpertLora::Problem up{.rows = 4, .tokens = 1, .slots = 4, .experts = 128, .rank = 16, .adapters = 8};
+  up.layout = WeightLayout::kFragments, up.act = Activation::kSwiGlu, up.gathers = true, up.z = DType::kBF16;
+  const auto chosen = [&](const ExpertLora::Problem& p) {
+    const Decision d = decide<ExpertLora>(p, h200(), cuda::catalog().table<ExpertLora>());
+    if (d.chosen < 0) return std::string("nobody");
+    const Verdict& v = d.verdicts[static_cast<size_t>(d.chosen)];
+    return std::string(v.candidate) + ":" + v.configs[static_cast<size_t>(v.config)].name;
+  };
+  for (const auto& [tokens, config] :
+       {std::pair{1, "1x8"}, std::pair{16, "2x4"}, std::pair{64, "2x2"}, std::pair{256, "8x2"}, std::pair{8192, "16x1"}})
+    EXPECT_EQ(chosen(ExpertLora::at_tokens(up, tokens)), std::string("cuda.expert_lora.mma_sm90:") + config) << tokens;
+  constexpr std::string_view kMma = "cuda.expert_lora.mma_sm90";
+  ExpertLora::Problem odd = up;
+  odd.rank = 12;
+  EXPECT_NE(refusal<ExpertLora>(kMma, odd).find("rank=12"), std::string::npos);
+  EXPECT_TRUE(chosen(odd).starts_with("cuda.expert_lora.fma_sm90"));
+  odd = up, odd.w = DType::kF32;
+  EXPECT_NE(refusal<ExpertLora>(kMma, odd).find("w=f32"), std::string::npos);
+  odd = up, odd.layout = WeightLayout::kPanels16;
+  EXPECT_NE(refusal<ExpertLora>(kMma, odd).find("layout=panels16"), std::string::npos);
+}
+
 // The cost of an operation's stages, each by its cheapest kernel.
 template <class... Ops>
 double least_us(const typename Ops::Problem&... problems) {

@@ -85,27 +85,39 @@ class Block {
   }
 
  private:
-  // Adapters of the experts, and the adapter of each token: all in turn. Their scale is zero, so y is that of the layer alone, which check()
+  static bool of_adapters(std::string_view weight) {
+    return weight.starts_with("experts.") && weight.find("lora") != std::string_view::npos;
+  }
+  // Adapters of the experts. Their scale is zero, so y is that of the layer alone, which check()
   // knows, while the kernels do all of their work. The tests compare the update with its reference.
   Status make_adapters() {
+    const auto rows_of = [](const SlotSpec& spec) {
+      int64_t rows = 1;
+      for (int i = 0; i + 1 < spec.rank; ++i) rows *= spec.shape[static_cast<size_t>(i)];
+      return rows;
+    };
     MoeWeights unused;
     double bytes = 0;
     for (const auto& [spec, tensor] : weight_slots(config_, &unused))
-      if (spec.name.starts_with("experts.") && spec.name.find("lora") != std::string_view::npos)
-        bytes += static_cast<double>(bytes_of(
-            spec.dtype, spec.shape[0] * std::max<int64_t>(spec.shape[1], 1) *
-                            std::max<int64_t>(spec.shape[2], 1) * std::max<int64_t>(spec.shape[3], 1)));
+      if (of_adapters(spec.name))
+        bytes += static_cast<double>(
+            bytes_of(spec.dtype, rows_of(spec) * spec.shape[static_cast<size_t>(spec.rank - 1)]));
     adapters_.resize(static_cast<size_t>(cold_sets(kColdBytes, bytes)));
     for (MoeWeights& set : adapters_) {
       for (const auto& [spec, tensor] : weight_slots(config_, &set)) {
-        if (!spec.name.starts_with("experts.") || spec.name.find("lora") == std::string_view::npos) continue;
-        SLUICE_TRY(memory_.tensor(spec, tensor));
-        SLUICE_TRY(memory_.fill(*tensor, spec.name == "experts.lora_scale" ? 0.0 : 0.02));
+        if (!of_adapters(spec.name)) continue;
+        const double scale = spec.name == "experts.lora_scale" ? 0.0 : 0.02;
+        const auto& shape = spec.shape;
+        SLUICE_TRY(memory_.random(spec.dtype, {rows_of(spec), shape[static_cast<size_t>(spec.rank - 1)]},
+                                  scale, tensor));
+        *tensor = spec.rank == 1 ? make_tensor(tensor->data, spec.dtype, {shape[0]}, tensor->where)
+                                 : make_tensor(tensor->data, spec.dtype,
+                                               {shape[0], shape[1], shape[2], shape[3]}, tensor->where);
       }
     }
     std::vector<int32_t> of_token(static_cast<size_t>(tokens_));
-    for (size_t t = 0; t < of_token.size(); ++t)
-      of_token[t] = static_cast<int32_t>(static_cast<int64_t>(t) % config_.lora_adapters);
+    for (int64_t t = 0; t < tokens_; ++t)
+      of_token[static_cast<size_t>(t)] = adapter_of_token(t, tokens_, config_.lora_adapters);
     return memory_.upload(of_token, {tokens_}, &adapter_);
   }
   Tensor x(int64_t i) const { return gate_.args(tokens_, i).x; }
@@ -169,7 +181,7 @@ Status Bench::adapted(Experts& experts, Gate& gate, int64_t tokens) {
   Contest contest{.suite = suite_,
                   .op = "moe_block_lora",
                   .model = s.model,
-                  .note = std::to_string(kAdapters) + " adapters, routing by router",
+                  .note = std::to_string(kAdapters) + " adapters by router",
                   .tokens = tokens};
   contest.bytes = s.bytes(tokens, reached.value().experts) + static_cast<double>(gate.shape().weight_bytes());
   contest.flops = s.flops(reached.value().rows) + RouterGemm::flops(gate.shape().problem(tokens));

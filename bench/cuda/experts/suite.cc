@@ -107,8 +107,9 @@ Status Bench::expert_lora() {
       options_.tokens.empty() ? std::vector<int64_t>{1, 4, 16, 64, 256, 1024, 8192} : options_.tokens;
   for (const ExpertShape& s : shapes) {
     const std::string_view model = s.model;
-    if (options_.models.empty() ? model != "gpt-oss-20b" && model != "gpt-oss-120b" && model != "qwen3-30b-a3b"
-                                : !wants(s.model))
+    if (options_.models.empty()
+            ? model != "gpt-oss-20b" && model != "gpt-oss-120b" && model != "qwen3-30b-a3b"
+            : !wants(s.model))
       continue;
     Experts experts(device_, s);
     std::vector<std::string> complaints;
@@ -116,7 +117,10 @@ Status Bench::expert_lora() {
     SLUICE_TRY(report_({}, complaints));
     Gate gate(device_, s.gate(), options_.cold_bytes);
     SLUICE_TRY(gate.make(*std::max_element(counts.begin(), counts.end())));
-    for (const int64_t tokens : counts) SLUICE_TRY(adapted(experts, gate, tokens));
+    for (const int64_t tokens : counts) {
+      SLUICE_TRY(adapted(experts, gate, tokens));
+      if (options_.candidates) SLUICE_TRY(adapter_ways(s, tokens));
+    }
   }
   return power_.reset(), Status{};
 }

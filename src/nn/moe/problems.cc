@@ -83,7 +83,8 @@ ExpertLora::Problem completing(const MoeConfig& c, const ExpertGemm::Problem& pr
           .split = c.expert_lora_split && is_gated(product.act),
           .bias = product.bias,
           .per_expert = product.per_expert,
-          .x_unaligned = product.x_unaligned};
+          .x_unaligned = product.x_unaligned,
+          .settled = true};  // the product's launch runs in between
 }
 
 }  // namespace

@@ -2,7 +2,7 @@
 //
 // The rows of a tile have one or several (adapter, expert) pairs. For each pair, all warps multiply the whole tile by A, each over its part
 // of the columns, and keep the sums of the pair's rows. The warps of a CTA add up their sums in shared memory; then the CTAs of a cluster
-// read each other's sums. A x is split into three bf16 terms, without rounding. Then each warp computes groups of 8 features: for each pair
+// read each other's sums. A x is kept as two bf16 terms. Then each warp computes groups of 8 features: for each pair
 // it multiplies A x by B and keeps the pair's rows; bias, activation and the store to y follow. Operands of mma.sync are loaded directly
 // from global memory (tile/operand.cuh).
 //
@@ -25,13 +25,13 @@ constexpr int kBlockMemory = 227 << 10;
 struct Tile {
   int rows, blocks;
 };
-constexpr Tile kTiles[] = {{1, 8}, {2, 8}, {4, 8}, {4, 4}, {8, 8}, {8, 4}, {8, 2}, {16, 4}, {16, 2}, {16, 1}};
+constexpr Tile kTiles[] = {{1, 8}, {2, 4}, {2, 2}, {8, 2}, {8, 1}, {16, 2}, {16, 1}};
 
 int64_t parts(int64_t size, int64_t of) { return (size + of - 1) / of; }
 int rows_of_product(const Tile& t) { return t.rows <= 8 ? 8 : 16; }
 
 // Shared memory: the sums of each warp, of the CTA, and of the cluster, each [rows][pitch]. The padding of 8 floats puts the rows that half
-// a warp stores into different banks.
+// a warp stores into different banks. The cluster's sums are two bf16 terms, which take as much memory as floats.
 int pitch_of(const ExpertLora::Problem& p) { return static_cast<int>(ExpertLora::inner(p)) + 8; }
 size_t shared_bytes(const ExpertLora::Problem& p, const Tile& t) {
   return sizeof(float) * static_cast<size_t>((kWarps + 2) * rows_of_product(t) * pitch_of(p));
@@ -44,45 +44,62 @@ Refusal supports(const ExpertLora::Problem& p, const DeviceInfo& d) {
   need_type(r, "w", p.w, DType::kBF16, "operand of mma.sync");
   need_multiple(r, "width", p.width, 8, "16-byte chunks of a row");
   need_multiple(r, "rank", p.rank, 8, "16-byte chunks of a row of b");
+  need_multiple(r, "features", p.features, 8, "16-byte chunks of a row of z");
   r.need(p.width >= 128, "width >= 128 (shorter sums may miss their bound on tensor cores)", "width",
          p.width);
   r.need(p.rank <= 256, "rank <= 256 (each warp's sums in shared memory)", "rank", p.rank);
+  r.need(!is_gated(p.act) || p.layout == WeightLayout::kFragments, "layout fragments (adjacent columns of z)",
+         "layout=" + std::string(word(p.layout)));
   r.need(!p.x_unaligned, "x_unaligned=0 (16-byte chunks of a row)", "x_unaligned", p.x_unaligned);
   r.need(p.rows < (int64_t{1} << 27), "rows < 2^27 (CTAs in a grid)", "rows", p.rows);
   return r;
 }
 
-// The expected number of different (adapter, expert) pairs in a tile: rows are sorted by expert, and the adapters of an expert's rows are
-// independent.
+// The expected number of different (adapter, expert) pairs in a tile. Rows are sorted by expert and then by token. Up to 256 tokens are
+// taken for a decode step, whose neighbours have independent adapters; in longer calls the tokens of an adapter are adjacent.
 double pairs_of_tile(const ExpertLora::Problem& p, const Tile& t) {
+  constexpr int64_t kDecodeTokens = 256;
   const double of_expert = std::max(1.0, ExpertLora::expected_rows(p) / static_cast<double>(p.experts));
-  const double rows = std::min<double>(t.rows, of_expert), adapters = static_cast<double>(p.adapters);
-  return t.rows / rows * adapters * (1 - std::pow(1 - 1 / adapters, rows));
+  const double experts = std::min<double>(t.rows, 1 + (t.rows - 1) / of_expert), rows = t.rows / experts,
+               adapters = static_cast<double>(p.adapters);
+  const double each = p.tokens <= kDecodeTokens ? adapters * (1 - std::pow(1 - 1 / adapters, rows))
+                                                : std::min(rows, 1 + (adapters - 1) * rows / of_expert);
+  return std::min<double>(t.rows, experts * each);
 }
 
+// Fitted to the rows of gpt-oss-20b and 120b in expert_lora_candidates.csv; the mean error is 18%, and the chosen configuration takes 1.2%
+// more time than the best one in the mean, 15% at most.
 struct Constants {
-  double launch_us = 3.6;
-  double cluster_us = 0.9;     // the exchange between CTAs
-  double pair_us = 0.7;        // per pair of a tile after its first: a round trip to memory
-  double block_per_us = 30e3;  // read rate of one CTA
-  double sm_per_us = 28e3;     // read rate of all CTAs of an SM together
-  double resident = 2;         // CTAs per SM
+  double launch_us = 0.27;
+  double start_us = 2.8;        // of a CTA: finding its rows, and the first loads
+  double cluster_us = 0.13;     // the exchange between CTAs
+  double pair_us = 0.12;        // per pair of a tile
+  double inner_us = 4.2e-5;     // per element of A of a pair
+  double feature_us = 3.4e-3;   // per row of B of a pair and 32 of rank
+  double wide_share = 1.57;     // the same for tiles of 16 rows, relative to tiles of up to 8
+  double epilogue_us = 3.3e-4;  // per row of B and 8 rows of the tile
+  double together = 1.82;       // time of two CTAs on an SM, relative to one
 };
 constexpr Constants kCost;
 
 double tile_us(const ExpertLora::Problem& p, const DeviceInfo& d, const Tile& t) {
-  const double rows = std::max(1.0, ExpertLora::expected_rows(p)), tiles = std::ceil(rows / t.rows);
-  const double pairs = pairs_of_tile(p, t);
-  const double weights =
-      2.0 * static_cast<double>(ExpertLora::inner(p) * p.width + ExpertLora::product_rows(p) * p.rank);
-  const double of_row = static_cast<double>(bytes_of(p.x, p.width) + bytes_of(p.z, ExpertLora::z_columns(p)) +
-                                            bytes_of(p.y, p.features));
-  const double bytes = (pairs * weights + t.rows * of_row) / t.blocks;
-  const double ctas = tiles * t.blocks, waves = std::max(1.0, ctas / (kCost.resident * d.cores));
-  const double alone = bytes / kCost.block_per_us + kCost.pair_us * (pairs - 1);
-  const double together = std::max(1.0, ctas / d.cores) * bytes / kCost.sm_per_us;
-  return kCost.launch_us + (t.blocks > 1 ? kCost.cluster_us * waves : 0) +
-         std::max({alone * waves, together, ExpertLora::bytes(p) / d.mem_bytes_per_us});
+  const double tiles = std::ceil(std::max(1.0, ExpertLora::expected_rows(p)) / t.rows),
+               pairs = pairs_of_tile(p, t);
+  const bool wide = rows_of_product(t) == 16;
+  const double rows_of_b = static_cast<double>(ExpertLora::product_rows(p)) / t.blocks;
+  const double a_us =
+      pairs *
+      (kCost.pair_us + kCost.inner_us * static_cast<double>(ExpertLora::inner(p) * p.width) / t.blocks);
+  const double b_us = rows_of_b * (pairs * kCost.feature_us * static_cast<double>(parts(p.rank, kUnit)) *
+                                       (wide ? kCost.wide_share : 1) +
+                                   kCost.epilogue_us * (wide ? 2 : 1));
+  const double of_an_sm = tiles * t.blocks / d.cores;
+  const double rounds = of_an_sm < 8 ? std::ceil(of_an_sm / 2) : of_an_sm / 2;  // two CTAs on an SM
+  const double time = of_an_sm <= 1   ? 1
+                      : of_an_sm <= 2 ? 1 + (kCost.together - 1) * (of_an_sm - 1)
+                                      : kCost.together * rounds;
+  return kCost.launch_us + (t.blocks > 1 ? kCost.cluster_us : 0) +
+         std::max((kCost.start_us + a_us + b_us) * time, ExpertLora::bytes(p) / d.mem_bytes_per_us);
 }
 
 std::vector<Config> configs(const ExpertLora::Problem& p, const DeviceInfo& d) {
@@ -141,6 +158,10 @@ struct MmaParameters : LoraParameters {
   int blocks, units;  // CTAs per cluster; units of a row of x per warp
   int pitch;
   uint32_t zero;  // always 0, but unknown to the compiler
+  bool settled, prefetches;
+  // The rows of b of feature f: f * row_step + gate_row, and + up_row.
+  uint32_t row_step, gate_row, up_row;
+  bool y_pairs;  // two adjacent elements in bf16 are one aligned word
 };
 
 // The rows of a tile, one per lane, and the lanes grouped by pair.
@@ -199,7 +220,8 @@ __device__ __forceinline__ void multiply_a(const MmaParameters& p, const int (&x
           tile::load_weights(av[i][n], a[n] + i * kUnit, i * kUnit < left);
 #pragma unroll
         for (int m = 0; m < kRowGroups; ++m)
-          tile::load_inputs(xv[i][m], x[m] + i * kUnit, i * kUnit < left, true);
+          tile::load_inputs(xv[i][m], x[m] + i * kUnit, i * kUnit < left && (members >> (8 * m + g) & 1),
+                            true);
       }
       // This zero depends on all loads, so no product starts before the last load has been issued. Without it the compiler moves each load
       // next to its use, which serializes the loads.
@@ -239,146 +261,255 @@ __device__ __forceinline__ void multiply_a(const MmaParameters& p, const int (&x
   }
 }
 
-// Adds up the sums of the warps, and of the CTAs of the cluster: scale * A x in `inner`, for rows with an adapter.
+// scale * A x as two bf16 terms, whose sum has 16 bits: [term][row][pitch] after the sums of the warps.
+struct Inner {
+  B16* terms;
+  int term;  // elements of one term
+  int pitch;
+
+  __device__ Inner(const MmaParameters& p, int rows, float* from)
+      : terms(reinterpret_cast<B16*>(from)), term(rows * p.pitch), pitch(p.pitch) {}
+  __device__ __forceinline__ void store(int at, float value) const {
+    const B16 high = __float2bfloat16_rn(value);
+    const float left = value - tile::to_f32(high);
+    terms[at] = high;
+    terms[term + at] = __float2bfloat16_rn(isfinite(value) ? left : 0.f);  // infinity minus infinity is NaN
+  }
+  __device__ __forceinline__ void load(tile::Eight<B16>& out, int of_term, int row, int k) const {
+    out.word[0] = *reinterpret_cast<const uint4*>(terms + of_term * term + row * pitch + k);
+  }
+};
+
+// Adds up the sums of the warps, and of the CTAs of the cluster, for rows with an adapter.
 __device__ __forceinline__ void add_sums(const MmaParameters& p, const LoraRow& mine, int kept,
-                                         const float* shared, float* part, float* inner) {
+                                         const float* shared, float* part, const Inner& inner) {
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const auto each_row = [&](auto f) {
 #pragma unroll 1
     for (int t = warp; t < p.tile; t += kWarps) {
       const int pair = __shfl_sync(~0u, mine.pair, t);
       if (pair < 0) continue;
-      for (int r = lane; r < p.inner; r += 32) f(t * p.pitch + r, pair);
+      const float scale = p.scale[pair / p.experts];
+      for (int r = lane; r < p.inner; r += 32) f(t * p.pitch + r, scale);
     }
+    __syncwarp();
   };
-  each_row([&](int at, int pair) {
+  each_row([&](int at, float scale) {
     float sum = 0;
 #pragma unroll
     for (int j = 0; j < kWarps; ++j) sum += shared[j * kept + at];
-    part[at] = p.blocks > 1 ? sum : sum * p.scale[pair / p.experts];
+    if (p.blocks > 1) {
+      part[at] = sum;
+    } else {
+      inner.store(at, sum * scale);
+    }
   });
   if (p.blocks == 1) return;
   tile::cluster_publish();
   tile::cluster_wait();
-  each_row([&](int at, int pair) {
+  each_row([&](int at, float scale) {
     const uint32_t here = tile::shared_address(part + at);
     float sum = 0;
 #pragma unroll 4
     for (int j = 0; j < p.blocks; ++j) sum += tile::load_remote(tile::remote_address(here, j));
-    inner[at] = sum * p.scale[pair / p.experts];
+    inner.store(at, sum * scale);
   });
   tile::cluster_publish();  // no CTA exits while another CTA reads its shared memory
 }
 
+// Where a lane's row is: its z, the bias of its expert, and its y.
+struct RowAt {
+  const std::byte *z, *bias;
+  std::byte* y;
+  int expert;
+
+  __device__ RowAt(const MmaParameters& p, int row, int expert)
+      : z(static_cast<const std::byte*>(p.z) + row * p.z_stride * (p.z_bf16 ? 2 : 4)),
+        bias(static_cast<const std::byte*>(p.bias) +
+             int64_t{max(expert, 0)} * p.product_rows * (p.bias_bf16 ? 2 : 4)),
+        y(static_cast<std::byte*>(p.y) + row * p.y_stride * (p.y_bf16 ? 2 : 4)),
+        expert(expert) {}
+};
+
+// The row of b and of the bias for a feature's gate or up.
+__device__ __forceinline__ uint32_t product_row(const MmaParameters& p, uint32_t feature, bool up) {
+  return feature * p.row_step + (up ? p.up_row : p.gate_row);
+}
+
+// z and the bias of features f and f + 1 as raw bits; f is even. Loads without branches, so that those of all groups are under way
+// together; value() converts later.
+struct Before {
+  uint32_t z[2], bias[2];
+
+  template <bool kGated>
+  __device__ __forceinline__ void load(const MmaParameters& p, const RowAt& row, uint32_t f, bool up) {
+    const bool in = row.expert >= 0 && f < static_cast<uint32_t>(p.features);
+    // In fragments 8 gates and their 8 ups are adjacent. The number of columns is a multiple of 8, so both columns exist.
+    const uint32_t column = kGated ? (f >> 3) * 16 + (f & 7) + (up ? 8 : 0) : f;
+    z[0] = z[1] = 0;
+    asm volatile(
+        "{\n"
+        ".reg .pred p16, p32;\n"
+        "setp.ne.u32 p16, %3, 0;\n"
+        "setp.ne.u32 p32, %4, 0;\n"
+        "@p16 ld.global.u32 %0, [%2];\n"
+        "@p32 ld.global.v2.u32 {%0, %1}, [%2];\n"
+        "}"
+        : "+r"(z[0]), "+r"(z[1])
+        : "l"(row.z + (p.z_bf16 ? 2 : 4) * column), "r"(uint32_t{in && p.z_bf16}),
+          "r"(uint32_t{in && !p.z_bf16})
+        : "memory");
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const bool has = in && p.bias != nullptr;
+      const uint32_t of = product_row(p, f + i, up);
+      const uint32_t half =
+          tile::load_weight(reinterpret_cast<const B16*>(row.bias) + of, has && p.bias_bf16);
+      const uint32_t full =
+          tile::load_weight(reinterpret_cast<const float*>(row.bias) + of, has && !p.bias_bf16);
+      bias[i] = half << 16 | full;  // one of them is zero
+    }
+  }
+  __device__ __forceinline__ void value(const MmaParameters& p, float (&out)[2]) const {
+    out[0] = __uint_as_float(p.z_bf16 ? z[0] << 16 : z[0]) + __uint_as_float(bias[0]);
+    out[1] = __uint_as_float(p.z_bf16 ? z[0] & 0xffff0000u : z[1]) + __uint_as_float(bias[1]);
+  }
+};
+
 // Computes y of kGroups groups of 8 features from `feature` on, `step` features apart.
 template <int kRows, bool kGated, int kGroups>
 __device__ __forceinline__ void multiply_b(const MmaParameters& p, const TileRows& rows,
-                                           const int (&expert)[2], int first, int feature, int step,
-                                           const float* inner) {
+                                           const RowAt (&at)[kRows / 8], uint32_t feature, uint32_t step,
+                                           const Inner& inner) {
   constexpr int kHalves = kGated ? 2 : 1, kRowGroups = kRows / 8;
   const int lane = threadIdx.x % 32, g = lane / 4, c = lane % 4;
-  // Before the products, since nothing depends on them: z + bias of this lane's elements, [row group][gate or up][column].
-  float value[kGroups][kRowGroups][kHalves][2] = {};
+  Before before[kGroups][kRowGroups][kHalves];
 #pragma unroll
   for (int n = 0; n < kGroups; ++n)
 #pragma unroll
     for (int m = 0; m < kRowGroups; ++m)
 #pragma unroll
       for (int h = 0; h < kHalves; ++h)
-#pragma unroll
-        for (int i = 0; i < 2; ++i) {
-          const int f = feature + n * step + 2 * c + i;
-          if (expert[m] >= 0 && f < p.features)
-            value[n][m][h][i] = lora_before(p, first + 8 * m + g, expert[m], f, h == 1);
-        }
+        before[n][m][h].template load<kGated>(p, at[m], feature + n * step + 2 * c, h == 1);
+  // The sums of the products, [row group][gate or up][column].
+  float value[kGroups][kRowGroups][kHalves][2] = {};
   rows.each_pair([&](int pair, uint32_t members) {
-    float acc[kGroups][kHalves][4] = {};
+    const B16* b = static_cast<const B16*>(p.b) + int64_t{pair} * p.product_rows * p.rank + 8 * c;
+    float acc[kGroups][kHalves][1][1][4] = {};
 #pragma unroll 1
     for (int r = 0; r < p.rank; r += kUnit) {
       const bool in = r + 8 * c < p.rank;
       tile::Eight<B16> bv[kGroups][kHalves][1];
 #pragma unroll
       for (int n = 0; n < kGroups; ++n) {
-        const int f = feature + n * step + g;
+        const uint32_t f = feature + n * step + g;
 #pragma unroll
-        for (int h = 0; h < kHalves; ++h) {
-          const int row = lora_product_row(p, min(f, p.features - 1), h == 1);
-          tile::load_weights(
-              bv[n][h][0],
-              static_cast<const B16*>(p.b) + (int64_t{pair} * p.product_rows + row) * p.rank + r + 8 * c,
-              in && f < p.features);
-        }
+        for (int h = 0; h < kHalves; ++h)
+          tile::load_weights(bv[n][h][0], b + product_row(p, f, h == 1) * p.rank + r,
+                             in && f < static_cast<uint32_t>(p.features));
       }
 #pragma unroll
-      for (int h = 0; h < kHalves; ++h) {
-        tile::Eight<float> uv[kRowGroups] = {};
-        if (in)
+      for (int t = 0; t < 2; ++t) {
+        tile::Eight<B16> uv[kHalves][kRowGroups];
+#pragma unroll
+        for (int h = 0; h < kHalves; ++h)
 #pragma unroll
           for (int m = 0; m < kRowGroups; ++m) {
-            const uint4* from = reinterpret_cast<const uint4*>(inner + (8 * m + g) * p.pitch + r + 8 * c +
-                                                               (p.split && h == 1 ? p.rank : 0));
-            uv[m].word[0] = from[0], uv[m].word[1] = from[1];
+            uv[h][m].word[0] = make_uint4(0, 0, 0, 0);
+            if (h == 1 && !p.split) {
+              uv[h][m] = uv[0][m];
+            } else if (in) {
+              inner.load(uv[h][m], t, 8 * m + g, (h == 1 ? p.rank : 0) + r + 8 * c);
+            }
           }
 #pragma unroll
-        for (int n = 0; n < kGroups; ++n) {
-          float product[1][1][4];
+        for (int n = 0; n < kGroups; ++n)
 #pragma unroll
-          for (int i = 0; i < 4; ++i) product[0][0][i] = acc[n][h][i];
-          tile::multiply_terms<float, B16, kRows, 8>(product, uv, bv[n][h]);
-#pragma unroll
-          for (int i = 0; i < 4; ++i) acc[n][h][i] = product[0][0][i];
-        }
+          for (int h = 0; h < kHalves; ++h)
+            tile::multiply_terms<B16, B16, kRows, 8>(acc[n][h], uv[h], bv[n][h]);
       }
     }
 #pragma unroll
     for (int m = 0; m < kRowGroups; ++m) {
-      if (!(members >> (8 * m + g) & 1)) continue;
+      const bool mine = members >> (8 * m + g) & 1;
 #pragma unroll
       for (int n = 0; n < kGroups; ++n)
 #pragma unroll
         for (int h = 0; h < kHalves; ++h)
 #pragma unroll
-          for (int i = 0; i < 2; ++i) value[n][m][h][i] += acc[n][h][2 * m + i];
+          for (int i = 0; i < 2; ++i)
+            value[n][m][h][i] = mine ? value[n][m][h][i] + acc[n][h][0][0][2 * m + i] : value[n][m][h][i];
     }
   });
 #pragma unroll
   for (int m = 0; m < kRowGroups; ++m) {
-    if (expert[m] < 0) continue;
-    const tile::ActivationValues act = lora_activation(p, expert[m]);
+    if (at[m].expert < 0) continue;
+    const tile::ActivationValues act = lora_activation(p, at[m].expert);
+    // All elements of a row together, because the choice of the activation is a branch.
+    float y[2 * kGroups], u[2 * kGroups];
 #pragma unroll
     for (int n = 0; n < kGroups; ++n) {
-      if constexpr (kGated) {
-        tile::activate_gated(act, value[n][m][0], value[n][m][1]);
-      } else {
-        tile::activate_plain(act, value[n][m][0]);
+      float z[kHalves][2];
+#pragma unroll
+      for (int h = 0; h < kHalves; ++h) before[n][m][h].value(p, z[h]);
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        y[2 * n + i] = value[n][m][0][i] + z[0][i];
+        u[2 * n + i] = value[n][m][kHalves - 1][i] + z[kHalves - 1][i];
+      }
+    }
+    if constexpr (kGated) {
+      tile::activate_gated(act, y, u);
+    } else {
+      tile::activate_plain(act, y);
+    }
+#pragma unroll
+    for (int n = 0; n < kGroups; ++n) {
+      const uint32_t f =
+          feature + n * step + 2 * c;  // features is a multiple of 8, so f + 1 exists if f does
+      if (f >= static_cast<uint32_t>(p.features)) continue;
+      if (p.y_pairs) {
+        reinterpret_cast<__nv_bfloat162*>(at[m].y)[f / 2] = __floats2bfloat162_rn(y[2 * n], y[2 * n + 1]);
+        continue;
       }
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        const int f = feature + n * step + 2 * c + i;
-        if (f < p.features) lora_store(p, first + 8 * m + g, f, value[n][m][0][i]);
+        if (p.y_bf16) {
+          reinterpret_cast<B16*>(at[m].y)[f + i] = __float2bfloat16_rn(y[2 * n + i]);
+        } else {
+          reinterpret_cast<float*>(at[m].y)[f + i] = y[2 * n + i];
+        }
       }
     }
   }
 }
 
+// Requests B of the tile's pairs from memory, so that it arrives in L2 while A x is computed. CTAs of a cluster divide the lines.
+__device__ __forceinline__ void prefetch_b(const MmaParameters& p, const TileRows& rows, int block) {
+  const int64_t bytes = int64_t{2} * p.product_rows * p.rank;
+  rows.each_pair([&](int pair, uint32_t) {
+    const auto* b = static_cast<const std::byte*>(p.b) + pair * bytes;
+    for (int64_t at = (int64_t{block} * kThreads + threadIdx.x) * 128; at < bytes;
+         at += int64_t{128} * kThreads * p.blocks)
+      asm volatile("prefetch.global.L2 [%0];" ::"l"(b + at));
+  });
+}
+
 template <int kRows, int kColumns, int kFlight, bool kGated>
-__global__ void __launch_bounds__(kThreads) expert_lora_mma(const __grid_constant__ MmaParameters p) {
+__global__ void __launch_bounds__(kThreads, 2) expert_lora_mma(const __grid_constant__ MmaParameters p) {
   extern __shared__ __align__(16) float shared[];
   constexpr int kGroups = kGated ? 2 : 4;
   const int block = blockIdx.x % p.blocks, warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4;
   const int first = static_cast<int>(blockIdx.x) / p.blocks * p.tile;
   const int kept = kRows * p.pitch, slice = block * kWarps + warp;
-  float *const part = shared + kWarps * kept, *const inner = p.blocks > 1 ? part + kept : part;
-  tile::wait_for_previous();
-  tile::release_next();  // after the wait: the next product's groups may be settled (tile/dependent.cuh)
+  float* const part = shared + kWarps * kept;
+  const Inner inner(p, kRows, part + kept);
+  if (!p.settled) tile::wait_for_previous();
   const TileRows rows = TileRows::find<kRows>(p, first);
-  if (rows.existing == 0) return;  // the same for all threads of the cluster
-  int x_row[kRows / 8], expert[2] = {-1, -1};
+  if (p.prefetches) prefetch_b(p, rows, block);
+  int x_row[kRows / 8];
 #pragma unroll
-  for (int m = 0; m < kRows / 8; ++m) {
-    x_row[m] = __shfl_sync(~0u, rows.mine.x_row, 8 * m + g);
-    expert[m] = __shfl_sync(~0u, rows.mine.expert, 8 * m + g);
-  }
+  for (int m = 0; m < kRows / 8; ++m) x_row[m] = __shfl_sync(~0u, rows.mine.x_row, 8 * m + g);
   if (rows.leaders != 0) {
     rows.each_pair([&](int pair, uint32_t members) {
       multiply_a<kRows, kColumns, kFlight>(p, x_row, slice, pair, members, shared + warp * kept);
@@ -387,19 +518,35 @@ __global__ void __launch_bounds__(kThreads) expert_lora_mma(const __grid_constan
     add_sums(p, rows.mine, kept, shared, part, inner);
     __syncthreads();
   }
+  if (p.settled) tile::wait_for_previous();  // for z, and before the first write
+  tile::release_next();  // after the wait: the next product's groups may be settled (tile/dependent.cuh)
+  const auto at_row = [&](int m) {
+    return RowAt(p, first + 8 * m + g, __shfl_sync(~0u, rows.mine.expert, 8 * m + g));
+  };
   const int step = 8 * kWarps * p.blocks;
+  const auto all_features = [&](const RowAt(&at)[kRows / 8]) {
 #pragma unroll 1
-  for (int feature = slice * 8; feature < p.features; feature += kGroups * step)
-    multiply_b<kRows, kGated, kGroups>(p, rows, expert, first, feature, step, inner);
+    for (int feature = slice * 8; feature < p.features; feature += kGroups * step)
+      multiply_b<kRows, kGated, kGroups>(p, rows, at, feature, step, inner);
+  };
+  if (rows.existing != 0) {  // the same for all threads of the cluster
+    if constexpr (kRows == 8) {
+      const RowAt at[] = {at_row(0)};
+      all_features(at);
+    } else {
+      const RowAt at[] = {at_row(0), at_row(1)};
+      all_features(at);
+    }
+  }
+  __syncwarp();
   if (rows.leaders != 0 && p.blocks > 1) tile::cluster_wait();
 }
 
 template <int kRows, bool kGated>
 auto kernel_for(int inner) {
   // kFlight: units that a warp loads at once; as many as leave enough registers for two CTAs per SM.
-  return inner <= 16   ? expert_lora_mma<kRows, 16, 4, kGated>
-         : inner <= 32 ? expert_lora_mma<kRows, 32, 3, kGated>
-                       : expert_lora_mma<kRows, 64, 2, kGated>;
+  return inner <= 16 ? expert_lora_mma<kRows, 16, 4, kGated> : expert_lora_mma < kRows, 32,
+         kRows == 8 ? 3 : 2, kGated > ;
 }
 
 Status Launcher::enqueue(const ExpertLora::Problem& p, std::span<const KernelLaunch> launches,
@@ -412,6 +559,17 @@ Status Launcher::enqueue(const ExpertLora::Problem& p, std::span<const KernelLau
   parameters.units = static_cast<int>(parts(parts(p.width, kUnit), int64_t{tile.blocks} * kWarps));
   parameters.pitch = pitch_of(p);
   parameters.zero = 0;
+  parameters.settled = p.settled;
+  const auto row_of = [&](int64_t feature, bool up) {
+    return static_cast<uint32_t>(is_gated(p.act) ? gated_row(p.gate_order, p.features, feature, up)
+                                                 : feature);
+  };
+  parameters.gate_row = row_of(0, false), parameters.up_row = row_of(0, true);
+  parameters.row_step = row_of(1, false) - parameters.gate_row;
+  constexpr int64_t kRowsOfOwnPairs = 4096;  // with more rows, other tiles have read most pairs before
+  parameters.prefetches = p.rows <= kRowsOfOwnPairs;
+  parameters.y_pairs = a.y.dtype == DType::kBF16 && reinterpret_cast<uintptr_t>(a.y.data) % 4 == 0 &&
+                       a.y.stride[0] % 2 == 0 && p.features % 2 == 0;
   const bool gated = is_gated(p.act);
   const int inner = parameters.inner;
   const auto kernel = rows_of_product(tile) == 8
