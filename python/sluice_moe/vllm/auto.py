@@ -26,7 +26,6 @@ class SluiceAutoConfig(SluiceConfig):
         return None  # quantized checkpoints keep their method
 
     def get_quant_method(self, layer: torch.nn.Module, prefix: str):
-        from vllm.config import get_current_vllm_config
         from vllm.model_executor.layers.fused_moe import RoutedExperts
 
         install_gates()
@@ -34,11 +33,7 @@ class SluiceAutoConfig(SluiceConfig):
             return quant_method(layer, prefix, "bf16")
         from .choose import method_or_reasons
 
-        lora = get_current_vllm_config().lora_config
-        if lora is not None and lora.target_modules is None:
-            made = ["wanted --lora-target-modules without experts, found only --enable-lora, which may put adapters on experts"]
-        else:
-            made = method_or_reasons(layer, prefix, "bf16")
+        made = method_or_reasons(layer, prefix, "bf16")
         if not isinstance(made, list):
             return made
         log_once(f"{compat.AUTO}=1: experts run on vLLM: {'; '.join(made)}", warning=True)

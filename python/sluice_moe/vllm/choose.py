@@ -20,7 +20,7 @@ def method_or_reasons(layer: torch.nn.Module, prefix: str, kind: str) -> SluiceM
     why = made.reasons + why_not(layer, prefix, made.kind, made.tokens_max, torch.device(layer.moe_config.device))
     if why:
         return why
-    lora.accept()
+    lora.accept(made.adapter_fields)
     return made
 
 

@@ -25,6 +25,7 @@ TORCH_FIRST = (2, 10)
 
 _MOE = "vllm/model_executor/layers/fused_moe"
 _QUANT = "vllm/model_executor/layers/quantization"
+_LORA = "vllm/lora/layers"
 _COMPRESSED = f"{_QUANT}/compressed_tensors"
 
 
@@ -95,6 +96,29 @@ SEAMS = (
     Seam("vllm/envs.py", "compile_factors"),
     Seam("vllm/config/model.py", "ModelConfig._verify_quantization", ("self",)),
     Seam("vllm/lora/utils.py", "get_supported_lora_modules", ("model",)),
+    Seam("vllm/lora/utils.py", "from_layer", ("layer", "max_loras", "lora_config", "packed_modules_list", "model_config")),
+    Seam("vllm/lora/model_manager.py", "LoRAModelManager._create_lora_modules", ("self",)),
+    Seam("vllm/config/lora.py", "LoRAConfig", ("max_lora_rank", "max_loras", "lora_dtype", "target_modules")),
+    Seam(f"{_LORA}/base.py", "BaseLayerWithLoRA.set_mapping", ("self", "punica_wrapper")),
+    *(Seam(f"{_LORA}/fused_moe.py", name, params) for name, params in (
+        ("FusedMoEWithLoRA.create_lora_weights", ("self", "max_loras", "lora_config", "model_config")),
+        ("FusedMoEWithLoRA._create_lora_a_weights", ("self", "max_loras", "lora_config")),
+        ("FusedMoEWithLoRA._create_lora_b_weights", ("self", "max_loras", "lora_config")),
+        ("FusedMoEWithLoRA.set_lora", ("self", "index", "lora_a", "lora_b")),
+        ("FusedMoEWithLoRA.reset_lora", ("self", "index")),
+        ("FusedMoEWithLoRA.use_ep", ("self",)),
+        ("FusedMoEWithLoRA.ep_rank", ("self",)),
+        ("FusedMoEWithLoRA.local_num_experts", ("self",)),
+        ("FusedMoEWithLoRA.global_num_experts", ("self",)),
+        ("FusedMoEWithLoRA.intermediate_size_per_partition", ("self",)),
+        ("FusedMoEWithLoRA.quant_method", ("self",)),
+        ("FusedMoE3DWithLoRA.create_lora_weights", ("self", "max_loras", "lora_config", "model_config")),
+        ("FusedMoE3DWithLoRA._create_lora_b_weights", ("self", "max_loras", "lora_config")))),
+    Seam("vllm/lora/punica_wrapper/punica_base.py", "PunicaWrapperBase.update_metadata", ("self", "mapping", "lora_index_to_id")),
+    Seam("vllm/lora/punica_wrapper/punica_base.py", "PunicaWrapperBase.token_lora_indices", ("self",)),
+    Seam("vllm/model_executor/model_loader/utils.py", "get_model_cls", ("model_config",)),
+    Seam("vllm/model_executor/models/interfaces.py", "SupportsLoRA", ("is_3d_moe_weight",)),
+    Seam(f"{_MOE}/config.py", "FusedMoEParallelConfig", ("tp_rank", "tp_size", "dp_size", "pcp_size", "sp_size", "enable_eplb")),
     Seam("vllm/model_executor/utils.py", "replace_parameter", ("layer", "param_name")),
     Seam("vllm/model_executor/models/gpt_oss.py", "MLPBlock.__init__", ("self", "vllm_config", "layer_idx", "prefix")),
 )

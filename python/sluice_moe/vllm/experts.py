@@ -29,13 +29,40 @@ def local_ids(ids: torch.Tensor, expert_map: torch.Tensor) -> torch.Tensor:
     return torch.where(ids < 0, -1, mapped)
 
 
-class SluiceExperts(mk.FusedMoEExpertsModular):
-    """One rank's experts. `layer` holds the packed weights. maps_ids: the layer takes local slots, so global ids are mapped to them."""
+class TokenAdapters:
+    """The adapter of each token, i32 [tokens_max]; -1: none. The memory stays in place, because captured graphs hold its address."""
 
-    def __init__(self, moe_config, quant_config, layer: sluice_moe.MoeLayer, maps_ids: bool) -> None:
+    def __init__(self, tokens_max: int, device: torch.device) -> None:
+        self.numbers = torch.full((tokens_max,), -1, dtype=torch.int32, device=device)
+
+    def follow(self, punica_wrapper) -> None:
+        """Takes the numbers of a wrapper of vLLM, i64, whenever vLLM changes them, between runs. All layers of a wrapper share one copy."""
+        shared = getattr(punica_wrapper, "sluice_token_adapters", None)
+        if shared is not None:
+            self.numbers = shared
+            return
+        numbers, original = self.numbers, punica_wrapper.update_metadata
+        punica_wrapper.sluice_token_adapters = numbers
+
+        def update_metadata(*args, **kwargs) -> None:
+            original(*args, **kwargs)
+            given = punica_wrapper.token_lora_indices
+            numbers[: given.shape[0]].copy_(given)
+            numbers[given.shape[0] :].fill_(-1)  # rows with which vLLM fills a batch
+
+        punica_wrapper.update_metadata = update_metadata
+
+
+class SluiceExperts(mk.FusedMoEExpertsModular):
+    """One rank's experts. `layer` holds the packed weights. maps_ids: the layer takes local slots, so global ids are mapped to them.
+    token_adapters: only for a layer with adapters."""
+
+    def __init__(self, moe_config, quant_config, layer: sluice_moe.MoeLayer, maps_ids: bool,
+                 token_adapters: TokenAdapters | None = None) -> None:
         super().__init__(moe_config=moe_config, quant_config=quant_config)
         self.layer = layer
         self.maps_ids = maps_ids
+        self.token_adapters = token_adapters
 
     @staticmethod
     def activation_format():
@@ -83,4 +110,5 @@ class SluiceExperts(mk.FusedMoEExpertsModular):
     def apply(self, output, hidden_states, w1, w2, topk_weights, topk_ids, activation, global_num_experts, expert_map, a1q_scale,
               a2_scale, workspace13, workspace2, expert_tokens_meta, apply_router_weight_on_input) -> None:
         ids = local_ids(topk_ids, expert_map) if self.maps_ids and expert_map is not None else topk_ids
-        self.layer(hidden_states, ids=ids, weights=topk_weights.float(), out=output)
+        adapter = self.token_adapters.numbers[: hidden_states.shape[0]] if self.token_adapters is not None else None
+        self.layer(hidden_states, ids=ids, weights=topk_weights.float(), adapter=adapter, out=output)

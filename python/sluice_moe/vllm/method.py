@@ -29,7 +29,7 @@ from sluice_moe.packed import packed_views
 
 from . import dummy, lora
 from .compat import NAME
-from .experts import SluiceExperts, equal_ranges
+from .experts import SluiceExperts, TokenAdapters, equal_ranges
 from .report import log_once
 
 
@@ -81,9 +81,7 @@ def why_not(layer: torch.nn.Module, prefix: str, kind: str, tokens_max: int, dev
     reasons = []
     if moe.in_dtype != torch.bfloat16:
         reasons.append(f"wanted activations in bf16 (--dtype bfloat16), found {moe.in_dtype}")
-    with_lora = lora.why_not(prefix)
-    if with_lora:
-        reasons.append(with_lora)
+    reasons += lora.why_not(layer, prefix)
     parallel = moe.moe_parallel_config
     if parallel.use_batched_activation_format:
         reasons.append("wanted an --all2all-backend with standard activations (allgather_reducescatter, deepep_high_throughput), "
@@ -97,17 +95,20 @@ def why_not(layer: torch.nn.Module, prefix: str, kind: str, tokens_max: int, dev
         if fields["intermediate"] % KINDS[kind].block:
             reasons.append(f"wanted slices of {kind} experts in multiples of {KINDS[kind].block}, found {fields['intermediate']}: use a smaller "
                            "--tensor-parallel-size, or --enable-expert-parallel")
-        library = sluice_moe.why_not(device=device, tokens_max=tokens_max, batch_invariant=bool(envs.VLLM_BATCH_INVARIANT), **fields,
-                                     **environment.expert_kernels())
+        options = dict(device=device, tokens_max=tokens_max, batch_invariant=bool(envs.VLLM_BATCH_INVARIANT), **environment.expert_kernels())
+        library, adapters = sluice_moe.why_not(**options, **fields), lora.adapter_fields(layer, prefix)
         if library:
             reasons += [environment.expert_kernels_text() + reason for reason in refusals(library)]
+        elif adapters:
+            library = sluice_moe.why_not(**options, **fields, **adapters)
+            reasons += [f"LoRA on experts: {environment.expert_kernels_text()}{reason}: {lora.WITHOUT_EXPERTS}" for reason in refusals(library or "")]
     return reasons
 
 
 def refusals(text: str) -> list[str]:
     """Returns the reasons in a text of sluice_moe.why_not(): the lines of stages without a kernel, or the whole text if there are none."""
     stages = [" ".join(line.split()) for line in text.splitlines() if " none: " in line]
-    return stages or [text]
+    return stages or [text] * bool(text)
 
 
 class SluiceMethod(FusedMoEMethodBase):
@@ -125,6 +126,8 @@ class SluiceMethod(FusedMoEMethodBase):
         self.reasons: list[str] = []  # why the scheme of the weights is not supported
         self.sluice_layer: sluice_moe.MoeLayer | None = None
         self.maps_ids = False
+        self.adapter_fields = lora.adapter_fields(layer, prefix)  # none: vLLM puts no adapters on these experts
+        self.token_adapters: TokenAdapters | None = None
         config = get_current_vllm_config()
         self.fill_dummies = config.load_config.load_format == "dummy"
         self.seed = config.model_config.seed or 0
@@ -134,7 +137,8 @@ class SluiceMethod(FusedMoEMethodBase):
 
     @property
     def supports_eplb(self) -> bool:
-        return self.kind != "gpt_oss"  # gpt-oss's loader does not support redundant experts
+        # gpt-oss's loader does not support redundant experts, and vLLM does not move adapters.
+        return self.kind != "gpt_oss" and not self.adapter_fields
 
     @property
     def skip_forward_padding(self) -> bool:
@@ -173,8 +177,10 @@ class SluiceMethod(FusedMoEMethodBase):
             fields = layer_fields(layer, self.kind)
             self.maps_ids = layer._expert_map is not None and "ep" not in fields
             self.sluice_layer = sluice_moe.MoeLayer(tokens_max=self.tokens_max, device=device,
-                                                    batch_invariant=bool(envs.VLLM_BATCH_INVARIANT), **fields,
+                                                    batch_invariant=bool(envs.VLLM_BATCH_INVARIANT), **fields, **self.adapter_fields,
                                                     **environment.expert_kernels())
+            if self.adapter_fields:
+                self.token_adapters = TokenAdapters(self.tokens_max, device)
         self.sluice_layer.load(old, naming="plain")
         del old
         views = packed_views(self.sluice_layer)
@@ -199,7 +205,7 @@ class SluiceMethod(FusedMoEMethodBase):
         if prepare_finalize is None:
             raise UnsupportedLayer(f"--quantization {NAME}: {self.prefix}: wanted a prepare and finalize step from vLLM, found none for "
                                    f"--all2all-backend {self.moe.moe_parallel_config.all2all_backend}")
-        experts = SluiceExperts(self.moe, self.moe_quant_config, self.sluice_layer, self.maps_ids)
+        experts = SluiceExperts(self.moe, self.moe_quant_config, self.sluice_layer, self.maps_ids, self.token_adapters)
         self.moe_kernel = mk.FusedMoEKernel(prepare_finalize, experts)
 
     def apply(self, layer, x, topk_weights, topk_ids, shared_experts, shared_experts_input):
@@ -247,4 +253,6 @@ def describe(layer: sluice_moe.MoeLayer, kind: str) -> str:
     counts = sorted({1, min(64, layer.tokens_max), layer.tokens_max})
     runs = "; ".join(f"{n} tokens: {expert_kernels(layer.explain(n))}" for n in counts)
     sizes = " ".join(f"{name}={layer.fields[name]}" for name in LOGGED_FIELDS)
+    if layer.fields.get("expert_lora_rank", "0") != "0":
+        sizes += f" lora_adapters={layer.fields['lora_adapters']} expert_lora_rank={layer.fields['expert_lora_rank']}"
     return f"experts {kind} {sizes}: {layer.weight_bytes / 1e6:.0f} MB packed, {layer.workspace_bytes / 1e6:.0f} MB workspace; {runs}"
