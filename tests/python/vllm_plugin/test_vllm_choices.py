@@ -11,7 +11,7 @@ pytest.importorskip("vllm", reason="these tests want vLLM (./dev test-python)")
 
 import sluice_moe.vllm  # noqa: E402
 from sluice_moe.vllm import auto, compat, lora, method, report  # noqa: E402
-from test_vllm_layers import EXPERTS, HIDDEN, Given, choice, experts_layer, load, vllm_config  # noqa: E402,F401
+from test_vllm_layers import EXPERTS, HIDDEN, Given, choice, experts_layer, load, runner_of, vllm_config  # noqa: E402,F401
 from vllm_engine import MODEL  # noqa: E402
 
 
@@ -163,18 +163,16 @@ def test_the_flag_still_wins(tmp_path, chosen_by_itself, lines):
     assert model_config(small_model(tmp_path, **QWEN3), quantization="sluice").quantization == "sluice" and lines == []
 
 
-@pytest.mark.parametrize("targets, activation, reason", [
-    (["o_proj"], "swiglustep", "wanted an activation of silu"), (["experts"], "silu", "wanted --lora-target-modules without experts"),
-    (None, "silu", "wanted --lora-target-modules without experts, found only --enable-lora")])
-def test_experts_that_sluice_cannot_run_stay_with_vllm(vllm_config, monkeypatch, lines, targets, activation, reason):  # noqa: F811
-    """With the flag each of these is an error, or (the last) leaves experts without LoRA."""
-    layer = experts_layer("bf16", "auto." + reason[-9:])
-    if activation != "silu":
+@pytest.mark.parametrize("given, reason", [("swiglustep", "wanted an activation of silu"), ("float16", "wanted LoRA on experts in bf16")])
+def test_experts_that_sluice_cannot_run_stay_with_vllm(vllm_config, monkeypatch, lines, given, reason):  # noqa: F811
+    """With the flag each of these is an error."""
+    layer = experts_layer("bf16", f"auto.{given}")
+    if given == "swiglustep":
         from vllm.model_executor.layers.fused_moe.activation import MoEActivation
 
-        layer.activation = MoEActivation(activation)
+        layer.activation = MoEActivation(given)
     else:
-        monkeypatch.setattr(vllm_config, "lora_config", types.SimpleNamespace(target_modules=targets))
+        monkeypatch.setattr(vllm_config, "lora_config", lora_config(lora_dtype=torch.float16))
     assert auto.SluiceAutoConfig().get_quant_method(layer, "model.layers.0.mlp.experts") is None
     assert len(lines) == 1 and f"SLUICE_VLLM_AUTO=1: experts run on vLLM: {reason}" in lines[0]
 
@@ -231,20 +229,27 @@ def test_one_batch_per_expert_is_refused(vllm_config, backend):  # noqa: F811
     assert f"found {backend}, which passes one batch per expert" in "; ".join(method.why_not(layer, "p", "bf16", 64, torch.device("cpu")))
 
 
-def test_routed_experts_take_no_adapters(vllm_config, monkeypatch, lines):  # noqa: F811
+def lora_config(**more):
+    from vllm.config import LoRAConfig
+
+    return LoRAConfig(**({"max_loras": 2, "max_lora_rank": 8, "lora_dtype": torch.bfloat16} | more))
+
+
+@pytest.mark.parametrize("targets", [None, ["down_proj"]])
+def test_experts_without_room_take_no_adapters(vllm_config, monkeypatch, lines, targets):  # noqa: F811
     """vLLM's list of modules for adapters has no experts then, and its other modules."""
     import vllm.lora.model_manager as model_manager
-
-    monkeypatch.setattr(model_manager, "get_supported_lora_modules", model_manager.get_supported_lora_modules)
-    monkeypatch.setattr(vllm_config, "lora_config", types.SimpleNamespace(target_modules=None))
-    experts = experts_layer("bf16", "lora")
-    model = torch.nn.Module()
-    model.mlp = torch.nn.Module()
     from vllm.model_executor.layers.linear import ReplicatedLinear
 
+    for name in ("get_supported_lora_modules", "from_layer"):
+        monkeypatch.setattr(model_manager, name, getattr(model_manager, name))
+    monkeypatch.setattr(vllm_config, "lora_config", lora_config(target_modules=targets))
+    model = torch.nn.Module()
+    model.mlp = torch.nn.Module()
     model.mlp.down_proj = ReplicatedLinear(HIDDEN, HIDDEN, bias=False, prefix="mlp.down_proj")
-    model.mlp.experts = torch.nn.Module()
-    model.mlp.experts.routed_experts = experts
-    assert lora.names_of_experts(model) == {"experts", "routed_experts"}
-    assert model_manager.get_supported_lora_modules(model) == ["down_proj"]
-    assert any("LoRA on every module except routed experts" in line for line in lines)
+    model.mlp.experts = runner_of("bf16", f"lora.{targets}")
+    supported = ["down_proj"] if targets else ["down_proj", "experts"]
+    assert lora.names_of_experts(model) == ({"experts", "routed_experts"} if targets else set())
+    assert sorted(model_manager.get_supported_lora_modules(model)) == supported
+    wanted = "LoRA on down_proj except routed experts" if targets else "LoRA on every module: routed experts have 2 adapters of rank 8"
+    assert any(wanted in line for line in lines)

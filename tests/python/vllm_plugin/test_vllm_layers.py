@@ -67,8 +67,8 @@ class Given:
         return out, bound + out.abs() * 2.0**-8
 
 
-def experts_layer(kind, prefix: str, **more):
-    """vLLM's layer of routed experts, created as a model creates it. `kind`: one of the plug-in's, or a config."""
+def runner_of(kind, prefix: str, **more):
+    """vLLM's layer around routed experts, created as a model creates it. `kind`: one of the plug-in's, or a config."""
     from sluice_moe.vllm.config import SluiceConfig, quant_method
     from vllm.model_executor.layers.fused_moe import FusedMoEFactory
 
@@ -78,7 +78,12 @@ def experts_layer(kind, prefix: str, **more):
 
     given = dict(num_experts=EXPERTS, top_k=TOP_K, hidden_size=HIDDEN, intermediate_size=INSIDE, params_dtype=torch.bfloat16, renormalize=True,
                  quant_config=Config() if isinstance(kind, str) else kind, prefix=prefix, activation="silu")
-    return FusedMoEFactory(**(given | more)).routed_experts
+    return FusedMoEFactory(**(given | more))
+
+
+def experts_layer(kind, prefix: str, **more):
+    """The routed experts of runner_of()."""
+    return runner_of(kind, prefix, **more).routed_experts
 
 
 def load(layer, given: Given) -> None:
@@ -88,6 +93,21 @@ def load(layer, given: Given) -> None:
             if tensor is not None:
                 parameter = getattr(layer, f"{which}_{suffix}")
                 parameter.weight_loader(parameter, tensor, f"experts.{which}_{suffix}", name, expert)
+    layer.quant_method.process_weights_after_loading(layer)
+
+
+def load_some(layer, given: Given, here: list[int]) -> None:
+    """Makes an MXFP4 layer the one of a rank that has only the experts `here`, and loads them."""
+    expert_map = torch.full((EXPERTS,), -1, dtype=torch.int32)
+    expert_map[torch.tensor(here)] = torch.arange(len(here), dtype=torch.int32)
+    for name, parameter in list(layer.named_parameters()):
+        kept = torch.nn.Parameter(torch.zeros((len(here), *parameter.shape[1:]), dtype=parameter.dtype), requires_grad=False)
+        for slot, expert in enumerate(here):
+            parts = [given.tensors[expert, n] for n in (("w1", "w3") if "w13" in name else ("w2",))]
+            kept.data[slot] = torch.cat([p[1 if "scale" in name else 0].view(torch.uint8) for p in parts])
+        setattr(layer, name, kept)
+    layer.register_buffer("_expert_map", expert_map)
+    layer.local_num_experts = len(here)
     layer.quant_method.process_weights_after_loading(layer)
 
 
@@ -158,18 +178,8 @@ def test_load_balancing_sees_every_byte_by_expert(vllm_config, kind):
 def test_some_of_the_experts(vllm_config, here, monkeypatch):
     """A rank that has some of eight experts, in equal ranges or not: missing experts contribute nothing."""
     layer = experts_layer("mxfp4", f"some.{here}")
-    expert_map = torch.full((EXPERTS,), -1, dtype=torch.int32)
-    expert_map[torch.tensor(here)] = torch.arange(len(here), dtype=torch.int32)
     given, whole = Given("mxfp4"), layer.quant_method
-    for name, parameter in list(layer.named_parameters()):
-        kept = torch.nn.Parameter(torch.zeros((len(here), *parameter.shape[1:]), dtype=parameter.dtype), requires_grad=False)
-        for slot, expert in enumerate(here):
-            parts = [given.tensors[expert, n] for n in (("w1", "w3") if "w13" in name else ("w2",))]
-            kept.data[slot] = torch.cat([p[1 if "scale" in name else 0].view(torch.uint8) for p in parts])
-        setattr(layer, name, kept)
-    layer.register_buffer("_expert_map", expert_map)
-    layer.local_num_experts = len(here)
-    whole.process_weights_after_loading(layer)
+    load_some(layer, given, here)
     assert whole.maps_ids == (here not in ([4, 5, 6, 7],))
     x, ids, weights = choice()
     got = whole.apply(layer, x, weights, ids, None, None)

@@ -75,40 +75,60 @@ def test_deepseek_v4_keeps_vllms_config_but_for_the_experts():
     assert type(made) is SluiceDeepseekV4Config and made.get_name() == "deepseek_v4_fp8" and made.sluice
 
 
-@pytest.mark.parametrize("targets, found", [
-    (["router", "mlp.experts"], "found mlp.experts"), (["experts", "o_proj"], "found experts"),
-    (["model.layers.3.mlp.experts"], "found model.layers.3.mlp.experts"),
-    (["experts.0.gate_proj", "experts.w1"], "found experts.0.gate_proj, experts.w1"), (["text_experts"], "found text_experts")])
-def test_lora_on_experts_is_refused(monkeypatch, targets, found):
-    monkeypatch.setattr(lora, "get_current_vllm_config", lambda: types.SimpleNamespace(lora_config=types.SimpleNamespace(target_modules=targets)))
-    why = lora.why_not("model.layers.0.mlp.text_experts" if targets == ["text_experts"] else "model.layers.0.mlp.experts")
-    assert why.startswith("wanted --lora-target-modules without experts") and found in why
+def engine(monkeypatch, targets, runner_type: str = "generate", **more) -> None:
+    """An engine's config with --enable-lora for the tests below."""
+    given = types.SimpleNamespace(target_modules=targets, max_loras=2, max_lora_rank=8, **more)
+    made = types.SimpleNamespace(lora_config=given, model_config=types.SimpleNamespace(runner_type=runner_type))
+    monkeypatch.setattr(lora, "get_current_vllm_config", lambda: made)
+
+
+def an_experts_layer(gated: bool = True):
+    return types.SimpleNamespace(moe_config=types.SimpleNamespace(is_act_and_mul=gated))
+
+
+@pytest.mark.parametrize("targets", [["router", "mlp.experts"], ["experts", "o_proj"], ["model.layers.3.mlp.experts"],
+                                     ["experts.0.gate_proj", "experts.w1"], ["text_experts"], None])
+@pytest.mark.parametrize("gated, joined, more, split", [(True, False, {}, 1), (True, True, {}, 0), (False, False, {}, 0),
+                                                        (True, True, {"enable_mixed_moe_lora_format": True}, 1),
+                                                        (True, True, {"enable_moe_shared_loras": True}, 1)])
+def test_experts_that_vllm_may_adapt_have_room_for_adapters(monkeypatch, targets, gated, joined, more, split):
+    engine(monkeypatch, targets, **more)
+    monkeypatch.setattr(lora, "get_model_cls", lambda config: types.SimpleNamespace(is_3d_moe_weight=joined))
+    prefix = "model.layers.0.mlp.text_experts" if targets == ["text_experts"] else "model.layers.0.mlp.experts"
+    assert lora.adapter_fields(an_experts_layer(gated), prefix) == {"expert_lora_rank": 8, "lora_adapters": 2, "lora_w": "bf16",
+                                                                    "expert_lora_split": split}
 
 
 @pytest.mark.parametrize("targets", [["router", "qkv_proj"], ["gate_up_proj", "down_proj", "o_proj"], ["gate_proj", "up_proj", "w1", "w13"],
-                                     ["shared_experts.down_proj"], ["model.layers.0.mlp.gate"], None])
-def test_lora_on_other_modules_is_accepted_with_a_line(monkeypatch, targets):
+                                     ["shared_experts.down_proj"], ["model.layers.0.mlp.gate"]])
+def test_lora_on_other_modules_leaves_experts_out_with_a_line(monkeypatch, targets):
     """Dense layers and shared experts share module names with the matrices of experts, which are one module in vLLM."""
     import vllm.lora.model_manager as model_manager
     from vllm.lora.utils import is_in_target_modules
 
     packed = {"gate_up_proj": ["gate_proj", "up_proj"], "experts": [f"experts.{e}.{n}_proj" for e in (0, 1) for n in ("gate", "up", "down")]}
-    assert targets is None or not is_in_target_modules("model.layers.3.mlp.experts", targets, packed)
-    said = []
+    assert not is_in_target_modules("model.layers.3.mlp.experts", targets, packed)
+    said, untouched = [], model_manager.from_layer
     monkeypatch.setattr(model_manager, "get_supported_lora_modules", model_manager.get_supported_lora_modules)
     monkeypatch.setattr(lora, "log_once", lambda line, warning=False: said.append((line, warning)))
-    monkeypatch.setattr(lora, "get_current_vllm_config", lambda: types.SimpleNamespace(lora_config=types.SimpleNamespace(target_modules=targets)))
-    assert lora.why_not("model.layers.3.mlp.experts") is None
-    lora.accept()
-    where = ", ".join(targets) if targets else "every module"
-    assert said == [(f"LoRA on {where} except routed experts: an adapter with weights for routed experts is refused when it is loaded", True)]
+    engine(monkeypatch, targets)
+    fields = lora.adapter_fields(an_experts_layer(), "model.layers.3.mlp.experts")
+    assert fields == {} and lora.why_not(an_experts_layer(), "model.layers.3.mlp.experts") == []
+    lora.accept(fields)
+    assert said == [(f"LoRA on {', '.join(targets)} except routed experts: an adapter with weights for routed experts is refused when it is loaded",
+                     True)]
+    assert model_manager.from_layer is untouched
 
 
-def test_without_lora_nothing_is_said(monkeypatch):
+@pytest.mark.parametrize("given", ["no LoRA", "a draft model"])
+def test_without_lora_nothing_is_said(monkeypatch, given):
     monkeypatch.setattr(lora, "log_once", lambda *a, **k: pytest.fail("said something"))
-    monkeypatch.setattr(lora, "get_current_vllm_config", lambda: types.SimpleNamespace(lora_config=None))
-    assert lora.why_not("model.layers.3.mlp.experts") is None
-    lora.accept()
+    engine(monkeypatch, None, "draft" if given == "a draft model" else "generate")
+    if given == "no LoRA":
+        lora.get_current_vllm_config().lora_config = None
+    fields = lora.adapter_fields(an_experts_layer(), "model.layers.3.mlp.experts")
+    assert fields == {} and lora.why_not(an_experts_layer(), "model.layers.3.mlp.experts") == []
+    lora.accept(fields)
 
 
 # ---- Expert ids and maps ----
