@@ -27,7 +27,6 @@ struct Tile {
 };
 constexpr Tile kTiles[] = {{1, 8}, {2, 4}, {2, 2}, {8, 2}, {8, 1}, {16, 2}, {16, 1}};
 
-int64_t parts(int64_t size, int64_t of) { return (size + of - 1) / of; }
 int rows_of_product(const Tile& t) { return t.rows <= 8 ? 8 : 16; }
 
 // Shared memory: the sums of each warp, of the CTA, and of the cluster, each [rows][pitch]. The padding of 8 floats puts the rows that half
@@ -152,6 +151,8 @@ namespace sluice::cuda {
 namespace {
 
 using B16 = __nv_bfloat16;
+
+int64_t parts(int64_t size, int64_t of) { return (size + of - 1) / of; }
 
 struct MmaParameters : LoraParameters {
   int tile;           // rows per tile
