@@ -3,7 +3,6 @@ import json
 import math
 import pathlib
 import re
-import shutil
 
 import pytest
 
@@ -11,7 +10,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("vllm", reason="these tests want vLLM (./dev test-python)")
 
 from safetensors.torch import load_file, save_file  # noqa: E402
-from vllm_engine import MODEL, PROMPT, Failed, run, sluice_lines  # noqa: E402
+from vllm_engine import MODEL, PROMPT, run, sluice_lines  # noqa: E402
 
 QUESTIONS = [("What is 417 + 268?", "685"), ("Compute 7059 - 209.", "6850")]
 ASK = {"prompts": [PROMPT.format(q) for q, _ in QUESTIONS], "sampling": {"max_tokens": 180, "skip_special_tokens": False}}
@@ -126,10 +125,10 @@ def test_bf16_models_say_what_vllms_own_layers_say(tmp_path, qwen3_in_vllm, chos
     agree(theirs[0], ours[0])
 
 
-def agree(theirs: list[dict], ours: list[dict]) -> None:
+def agree(theirs: list[dict], ours: list[dict], roundings: int = 10) -> None:
     # Logits have magnitudes from 1 to 4, where bf16 steps are 2^-7 to 2^-6. They and their inputs are rounded about ten times on the way,
     # at different places in the two engines.
-    bound, compared = 2.0**-6 * math.sqrt(10), 0
+    bound, compared = 2.0**-6 * math.sqrt(roundings), 0
     for a, b in zip(theirs, ours):
         for i, (one, other) in enumerate(zip(a["top"], b["top"])):
             for token in one.keys() & other.keys():
@@ -183,76 +182,3 @@ def test_fp8_models_say_what_their_exact_weights_say(tmp_path, method, kind):
     assert any("gate GateLinear (8, 256) bf16: torch.ops.sluice.router_gemm" in line for line in sluice_lines(log))
     agree(theirs[0], ours[0])
     agree(ours[0], ours[1])
-
-
-# ---- LoRA on modules other than experts ----
-
-RANK, SCALE = 4, 2.0
-
-
-def write_adapter(tmp_path, model: pathlib.Path, ends: tuple[str, ...], modules: list[str]) -> tuple[pathlib.Path, pathlib.Path]:
-    """(an adapter on the checkpoint's weights whose names end so, the checkpoint with the adapter merged)."""
-    tensors = load_file(model / "model.safetensors")
-    draw = torch.Generator().manual_seed(3)
-    adapter, merged = {}, dict(tensors)
-    for name in [n for n in tensors if n.endswith(ends)]:
-        rows, width = tensors[name].shape
-        a = (torch.randn(RANK, width, generator=draw) / math.sqrt(width)).bfloat16()
-        b = (torch.randn(rows, RANK, generator=draw) * 0.1).bfloat16()
-        at = "base_model.model." + name.removesuffix(".weight")
-        adapter |= {f"{at}.lora_A.weight": a, f"{at}.lora_B.weight": b}
-        merged[name] = (tensors[name].float() + SCALE * b.float() @ a.float()).bfloat16()
-    folder, other = tmp_path / "adapter", tmp_path / "merged"
-    folder.mkdir()
-    other.mkdir()
-    save_file(adapter, folder / "adapter_model.safetensors")
-    (folder / "adapter_config.json").write_text(json.dumps({"r": RANK, "lora_alpha": int(RANK * SCALE), "target_modules": modules,
-                                                            "peft_type": "LORA", "bias": "none"}))
-    for file in model.iterdir():
-        if file.suffix == ".json":
-            shutil.copy(file, other)
-    save_file(merged, other / "model.safetensors")
-    return folder, other
-
-
-def apart(one: list[dict], two: list[dict]) -> float:
-    every = [abs(a[t] - b[t]) for a, b in zip(one, two) for t in a.keys() & b.keys()]
-    return sum(every) / len(every)
-
-
-def adapter_is_kept(tmp_path, engine: dict, ask: dict, folder: pathlib.Path, other: pathlib.Path) -> str:
-    """An adapter must give the results of the same checkpoint with the adapter merged. Returns the log."""
-    lora = {"enable_lora": True, "max_lora_rank": 8}
-    answers, log = run(tmp_path, engine | lora, [ask, ask | {"adapter": str(folder)}])
-    added, _ = run(tmp_path, engine | {"model": str(other)}, [ask])
-    plain, through, wanted = ([said["top"][0] for said in part] for part in (answers[0], answers[1], added[0]))
-    assert apart(through, wanted) < apart(plain, wanted) / 4, (apart(through, wanted), apart(plain, wanted))
-    return log
-
-
-def test_lora_on_the_router_is_kept(tmp_path):
-    """With --enable-lora alone: vLLM puts adapters on every module, and Sluice leaves routed experts out."""
-    folder, other = write_adapter(tmp_path, MODEL, ("router.weight",), ["router"])
-    ask = {"prompts": ASK["prompts"], "sampling": {"max_tokens": 1, "logprobs": 20}}
-    log = adapter_is_kept(tmp_path, {"model": str(MODEL), "quantization": "sluice"}, ask, folder, other)
-    assert any("LoRA on every module except routed experts" in line for line in sluice_lines(log))
-
-
-# ---- Refusals ----
-
-
-def test_lora_on_experts_ends_the_start_with_the_reason(tmp_path):
-    with pytest.raises(Failed) as why:
-        run(tmp_path, {"model": str(MODEL), "quantization": "sluice", "enable_lora": True, "lora_target_modules": ["router", "experts"]}, [ASK])
-    assert "wanted --lora-target-modules without experts, which have no LoRA, found experts" in str(why.value)
-
-
-def test_an_adapter_with_weights_for_experts_is_refused(tmp_path):
-    """Otherwise its other weights would be used, and its weights for experts silently ignored."""
-    folder, _ = write_adapter(tmp_path, MODEL, ("router.weight",), ["router"])
-    tensors = load_file(folder / "adapter_model.safetensors")
-    tensors |= {name.replace("mlp.router", "mlp.experts"): tensor.clone() for name, tensor in tensors.items()}
-    save_file(tensors, folder / "adapter_model.safetensors")
-    with pytest.raises(Failed) as why:
-        run(tmp_path, {"model": str(MODEL), "quantization": "sluice", "enable_lora": True, "max_lora_rank": 8}, [ASK | {"adapter": str(folder)}])
-    assert "mlp.experts" in str(why.value) and "expected target modules in" in str(why.value)

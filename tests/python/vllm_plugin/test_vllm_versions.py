@@ -1,5 +1,5 @@
-"""Older versions of vLLM that run on the CPU: the tests of layers and of choices, and one engine each. tools/python_venv unpacks their wheels into
-build/python/vllm; SLUICE_TEST_VLLM names another folder."""
+"""Older versions of vLLM that run on the CPU: the tests of layers, LoRA and choices, and engines without and with an adapter. tools/python_venv
+unpacks their wheels into build/python/vllm; SLUICE_TEST_VLLM names another folder."""
 import os
 import pathlib
 import subprocess
@@ -11,6 +11,7 @@ pytest.importorskip("torch")
 pytest.importorskip("vllm", reason="these tests want vLLM (./dev test-python)")
 
 from test_vllm import ASK, right  # noqa: E402
+from test_vllm_lora_engine import gpt_oss_is_kept  # noqa: E402
 from vllm_engine import MODEL, run, sluice_lines  # noqa: E402
 
 HERE = pathlib.Path(__file__).parent
@@ -29,7 +30,7 @@ def path_of(version: str) -> str:
 @pytest.mark.parametrize("version", VERSIONS)
 def test_layers_and_choices(version):
     program = "import vllm, sys, pytest; assert vllm.__version__.startswith(sys.argv[1]), vllm.__version__; sys.exit(pytest.main(sys.argv[2:]))"
-    files = [str(HERE / name) for name in ("test_vllm_layers.py", "test_vllm_choices.py", "test_vllm_plugin.py", "test_vllm_fp8.py")]
+    files = [str(HERE / f"test_vllm_{name}.py") for name in ("layers", "choices", "plugin", "fp8", "lora")]
     done = subprocess.run([sys.executable, "-W", "ignore", "-c", program, version, "-q", "-p", "no:cacheprovider", "--rootdir", str(HERE), *files],
                           env=os.environ | {"PYTHONPATH": path_of(version)}, capture_output=True, text=True, timeout=900)
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
@@ -41,3 +42,8 @@ def test_an_engine(tmp_path, version):
     answers, log = run(tmp_path, {"model": str(MODEL), "quantization": "sluice"}, [ASK], {"PYTHONPATH": path_of(version)})
     right(answers[0])
     assert any("torch.ops.sluice.router_gemm with bias" in line for line in sluice_lines(log)) and f"v{version}" in log
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_an_adapter_on_experts(tmp_path, version):
+    assert f"v{version}" in gpt_oss_is_kept(tmp_path, {"PYTHONPATH": path_of(version)})

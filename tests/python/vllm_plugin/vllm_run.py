@@ -1,6 +1,7 @@
 """vllm_run.py FILE: runs one vLLM engine that FILE describes, in its own process, and writes its answers to FILE.out; both are JSON.
 
-{"engine": {arguments of vllm.LLM}, "ask": [{"prompts": [...], "sampling": {...}, "before": "reload"|"fill", "adapter": folder}, ...]}
+{"engine": {arguments of vllm.LLM}, "ask": [{"prompts": [...], "sampling": {...}, "before": "reload"|"fill", "adapters": [folder or null for each
+prompt]}, ...]}
 With a draft model the log contains the numbers of proposed and accepted drafts.
 """
 import json
@@ -13,8 +14,11 @@ def ask(llm, question: dict) -> list[dict]:
 
     if question.get("before") == "reload":
         llm.collective_rpc("reload_weights")
-    adapter = LoRARequest("adapter", 1, question["adapter"]) if "adapter" in question else None
-    said = llm.generate(question["prompts"], SamplingParams(temperature=0, **question["sampling"]), lora_request=adapter, use_tqdm=False)
+    adapters = question.get("adapters")
+    if adapters:
+        numbers = {folder: number for number, folder in enumerate(sorted(set(filter(None, adapters))), 1)}
+        adapters = [LoRARequest(folder, numbers[folder], folder) if folder else None for folder in adapters]
+    said = llm.generate(question["prompts"], SamplingParams(temperature=0, **question["sampling"]), lora_request=adapters, use_tqdm=False)
     return [{"text": s.outputs[0].text, "tokens": list(s.outputs[0].token_ids),
              "top": [{str(t): p.logprob for t, p in at.items()} for at in s.outputs[0].logprobs or []]} for s in said]
 
