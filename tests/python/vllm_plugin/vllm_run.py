@@ -7,6 +7,8 @@ With a draft model the log contains the numbers of proposed and accepted drafts.
 import json
 import sys
 
+NUMBERS: dict[str, int] = {}  # of adapters, by folder
+
 
 def ask(llm, question: dict) -> list[dict]:
     from vllm import SamplingParams
@@ -16,8 +18,8 @@ def ask(llm, question: dict) -> list[dict]:
         llm.collective_rpc("reload_weights")
     adapters = question.get("adapters")
     if adapters:
-        numbers = {folder: number for number, folder in enumerate(sorted(set(filter(None, adapters))), 1)}
-        adapters = [LoRARequest(folder, numbers[folder], folder) if folder else None for folder in adapters]
+        # vLLM tells adapters apart by their numbers.
+        adapters = [LoRARequest(folder, NUMBERS.setdefault(folder, len(NUMBERS) + 1), folder) if folder else None for folder in adapters]
     said = llm.generate(question["prompts"], SamplingParams(temperature=0, **question["sampling"]), lora_request=adapters, use_tqdm=False)
     return [{"text": s.outputs[0].text, "tokens": list(s.outputs[0].token_ids),
              "top": [{str(t): p.logprob for t, p in at.items()} for at in s.outputs[0].logprobs or []]} for s in said]
