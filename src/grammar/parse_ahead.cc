@@ -131,10 +131,9 @@ bool Parse::leads_on(std::string_view bytes, const std::vector<Risk>& at_risk, i
   const size_t sets = sets_.size();
   bool leads = true;
   for (const char c : bytes) {
-    if (!scan(static_cast<uint8_t>(c))) return true;
-    if (!is_empty()) continue;
+    if (scan(static_cast<uint8_t>(c)) && !is_empty()) continue;
     pop_to(sets);
-    return true;  // the masks do not allow this token
+    return true;  // the budget is spent, or the masks do not allow this token
   }
   // A value that is not open any more ended with a text that was accepted: before these bytes (as a number does, at whose end nothing is
   // read) or by them.

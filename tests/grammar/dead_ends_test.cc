@@ -300,6 +300,21 @@ TEST_F(DeadEnds, ManyDependencies) {
     EXPECT_EQ(value, Json({{"f1", 2}}));
 }
 
+// A search ahead that runs out of steps leaves the text of the answer as it was.
+TEST_F(DeadEnds, SearchesThatAreCutShort) {
+  Json members, schemas;
+  for (int i = 0; i < 200; ++i) {
+    members["a" + std::to_string(i)] = members["b" + std::to_string(i)] = {{"type", "boolean"}};
+    schemas["a" + std::to_string(i)] = {{"properties", {{"b" + std::to_string(i), {{"const", true}}}}}};
+  }
+  (void)values(Json{{"type", "object"},
+                    {"properties", members},
+                    {"additionalProperties", false},
+                    {"dependentSchemas", schemas}}
+                   .dump(),
+               8, 10, 1000);
+}
+
 // The schema of a dependency may consist of alternatives itself.
 TEST_F(DeadEnds, AlternativesInADependency) {
   for (const char* required : {R"("required": ["cc"], )", ""}) {
