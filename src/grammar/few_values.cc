@@ -48,7 +48,7 @@ std::optional<FewValues::Texts> FewValues::of_rule(int32_t index, int depth) {
     if (--steps_ < 0 || !work_->spend(32 + std::ssize(way.text))) return {};
     const Program::State& state = program_.states[static_cast<size_t>(way.state)];
     if (way.count > rule.most) continue;
-    if (state.final && way.count >= rule.least &&
+    if (state.final && way.count >= rule.least && (way.wanted & ~way.present).none() &&
         (rule.check == nullptr || rule.check->holds(way.text, work_)) &&
         seen.insert(hash_of_value(way.text)).second) {
       if (std::ssize(out) == most_) return {};
@@ -82,6 +82,10 @@ std::optional<FewValues::Texts> FewValues::of_rule(int32_t index, int depth) {
         next.state = call.to;
         next.count += call.counted ? 1 : 0;
         next.text += text;
+        if (call.member >= 0) {
+          next.present.set(static_cast<size_t>(call.member));
+          next.wanted |= rule.dependencies->wanted[static_cast<size_t>(call.member)];
+        }
         if (call.distinct()) next.noted.insert(value);
         todo.push_back(std::move(next));
       }

@@ -28,6 +28,7 @@ class FewValues {
     int32_t state;
     int64_t count = 0;
     std::string text = {};
+    Dependencies::Members present = {}, wanted = {};
     std::unordered_set<uint64_t> noted = {};
   };
   std::optional<Texts> spelled(Callee callee, int depth);

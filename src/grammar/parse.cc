@@ -69,7 +69,7 @@ void Parse::pop_to(size_t sets) {
 }
 
 void Parse::add_rule(int32_t to, int32_t origin, TraceId trace) {
-  if (!can_end(to, trace, 0)) return;
+  if (!can_end(to, trace)) return;
   const RuleItem item{to, origin, trace};
   const uint64_t hash =
       mix(mix(static_cast<uint32_t>(to), static_cast<uint32_t>(origin)), static_cast<uint32_t>(trace));
@@ -99,7 +99,8 @@ void Parse::advance(const RuleItem& item, const Program::Call& call, size_t sinc
 // Advances all rule items of the set `origin` that wait for `callee`.
 void Parse::complete(Callee callee, int32_t origin) {
   const auto set = static_cast<size_t>(origin);
-  if (set + 1 == sets_.size()) return;  // the callee matched the empty text, which predict() has already handled
+  if (set + 1 == sets_.size())
+    return;  // the callee matched the empty text, which predict() has already handled
   const size_t since = sets_[set].text, end = rules_end(set);
   for (size_t i = sets_[set].rules; i < end; ++i) {
     const RuleItem item = rules_[i];
@@ -117,7 +118,7 @@ void Parse::complete_leaf(const LeafItem& item) {
 }
 
 void Parse::predict(const RuleItem& item, const Program::Call& call) {
-  if (!can_end(call.to, item.trace, call.counted ? 1 : 0)) return;
+  if (!can_end(call.to, item.trace, &call)) return;
   const auto here = static_cast<int32_t>(sets_.size()) - 1;
   if (is_leaf(call.callee)) {
     auto index = std::optional(leaf_index(call.callee));

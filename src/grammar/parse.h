@@ -54,6 +54,7 @@ class Parse {
     bool noted;         // whether the values of later calls are compared with the value of this call
     uint64_t value;     // hash of the call's JSON value
     size_t begin, end;  // where text_ has the value
+    Dependencies::Members present = {}, wanted = {};  // of rules with dependencies
   };
   // A rule in one of its states; the rule began in the set `origin`.
   struct RuleItem {
@@ -106,7 +107,7 @@ class Parse {
     return leaves_end(sets_.size() - 1) == sets_.back().leaves && !sets_.back().complete;
   }
   bool has_leaves() const { return leaves_.size() > sets_.back().leaves; }
-  bool can_end(int32_t to, TraceId trace, int32_t more);
+  bool can_end(int32_t to, TraceId trace, const Program::Call* next = nullptr);
   void add_rule(int32_t to, int32_t origin, TraceId trace);
   void add_leaf(const LeafItem& item);
   void advance(const RuleItem& item, const Program::Call& call, size_t since);

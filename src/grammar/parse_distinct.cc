@@ -54,13 +54,20 @@ std::unordered_set<uint64_t> Parse::values_of(TraceId trace) const {
   return out;
 }
 
-// Whether a rule can still end from this state, after the trace's counted calls and `more` further ones, if all calls
-// that need new values get them.
-bool Parse::can_end(int32_t to, TraceId trace, int32_t more) {
+// Whether a rule can still end from this state, after the calls of the trace and the call `next`, if all calls that need new values get
+// them.
+bool Parse::can_end(int32_t to, TraceId trace, const Program::Call* next) {
   const Program& program = grammar_.program;
+  const int32_t more = next != nullptr && next->counted ? 1 : 0;
   const int64_t count = int64_t{count_of(trace)} + more;
   if (!program.fits(to, count)) return false;
-  if (!program.rules[static_cast<size_t>(state(to).rule)].distinct) return true;
+  const Program::Rule& rule = program.rules[static_cast<size_t>(state(to).rule)];
+  // The state before the value of a member has passed this test already.
+  if (rule.dependencies != nullptr && (next == nullptr || next->member < 0)) {
+    const Trace& before = traces_[static_cast<size_t>(std::max(trace, 0))];
+    if (!program.meets(to, before.present, before.wanted, count, work_)) return false;
+  }
+  if (!rule.distinct) return true;
   const auto [known, is_new] = ends_.try_emplace({to, trace, more}, true);
   if (is_new) known->second = DistinctSearch(program, work_, values_of(trace)).can_end(to, count);
   return known->second;
@@ -77,7 +84,18 @@ Parse::TraceId Parse::counted(TraceId trace, const Program::Call& call, size_t s
              .value = 0,
              .begin = since,
              .end = text_.size()};
-  if (!noted && trace <= 0) return -next.count;
+  if (trace > 0) {
+    next.present = traces_[static_cast<size_t>(trace)].present;
+    next.wanted = traces_[static_cast<size_t>(trace)].wanted;
+  }
+  if (call.member >= 0) {
+    const auto member = static_cast<size_t>(call.member);
+    const Program::Rule& rule = grammar_.program.rules[static_cast<size_t>(state(call.to).rule)];
+    next.present.set(member);
+    next.wanted |= rule.dependencies->wanted[member];
+  } else if (!noted && trace <= 0) {
+    return -next.count;
+  }
   if (noted) {
     looked_at_text_ = true;
     (void)work_->spend(static_cast<int64_t>(text_.size() - since) / 4 + 16);
@@ -86,7 +104,7 @@ Parse::TraceId Parse::counted(TraceId trace, const Program::Call& call, size_t s
   }
   for (size_t i = traces_.size(), tries = 0; i-- > 1 && tries < 16; ++tries)
     if (traces_[i].before == trace && traces_[i].value == next.value && traces_[i].count == next.count &&
-        traces_[i].noted == next.noted)
+        traces_[i].noted == next.noted && traces_[i].present == next.present)
       return static_cast<TraceId>(i);
   traces_.push_back(next);
   return static_cast<TraceId>(traces_.size()) - 1;
@@ -119,7 +137,8 @@ std::optional<int32_t> Parse::leaf_without(const Program::Call& call, TraceId tr
   const Program& program = grammar_.program;
   const auto& values = program.values[static_cast<size_t>(index)];
   auto used = values_of(trace);
-  std::unordered_map<uint64_t, bool> leads_on;  // by kind (Program::kinds): whether the rule can end after a value of the kind
+  std::unordered_map<uint64_t, bool>
+      leads_on;  // by kind (Program::kinds): whether the rule can end after a value of the kind
   for (size_t i = 0; i < values.size(); ++i) {
     if (!used.insert(values[i]).second) continue;
     const auto [known, is_new] = leads_on.try_emplace(program.kinds.at(values[i]), true);

@@ -41,13 +41,12 @@ namespace {
 
 using Arrows = std::vector<std::vector<ArrowInto>>;
 
-// The reversed edges of the calls that `may` allows. Counted calls have weight 1, other edges 0.
-Arrows reversed(const std::vector<Program::State>& states, const auto& may) {
+// The reversed edges. Calls have the weight that `weight` gives, other edges 0.
+Arrows reversed(const std::vector<Program::State>& states, const auto& weight) {
   Arrows out(states.size());
   for (size_t s = 0; s < states.size(); ++s) {
     for (const Program::Call& call : states[s].calls)
-      if (may(call))
-        out[static_cast<size_t>(call.to)].push_back({static_cast<int32_t>(s), call.counted ? 1 : 0});
+      out[static_cast<size_t>(call.to)].push_back({static_cast<int32_t>(s), weight(call)});
     for (const int32_t to : states[s].empties)
       out[static_cast<size_t>(to)].push_back({static_cast<int32_t>(s), 0});
   }
@@ -63,6 +62,9 @@ std::vector<int32_t> fewest(const std::vector<Program::State>& states, const Arr
   return least_weights(into, std::move(finals));
 }
 
+int32_t once(const Program::Call& call) { return call.counted ? 1 : 0; }
+int32_t once_of_others(const Program::Call& call) { return call.counted && call.member < 0 ? 1 : 0; }
+
 }  // namespace
 
 // A rule is productive if some path from its start to a final state calls only productive rules and leaves, with at most `most` counted
@@ -73,7 +75,7 @@ std::vector<uint8_t> Program::productive_rules(Work* work) const {
   };
   std::vector<uint8_t> known(rules.size());
   std::vector<std::vector<Arrow>> into(states.size()),  // usable edges, by target state
-      calls_of(rules.size());                           // calls by callee; they become usable when the callee is found productive
+      calls_of(rules.size());  // calls by callee; they become usable when the callee is found productive
   std::vector<int32_t> needs(states.size(), kNoBound);
   std::vector<int32_t> rule_at(states.size(), -1);  // by start state
   std::deque<int32_t> todo;
@@ -140,34 +142,41 @@ void Program::set_nullable(Work* work) {
   }
 }
 
-// Sets `needs` of all states and `offers` of the states of counting rules. If a loop contains a counted call, there is no maximum.
+// Sets `needs` of all states, `offers` of the states of counting rules, and the same without the members of dependencies. If a loop contains a counted call, there is no maximum.
 void Program::set_counts(Work* work) {
-  const auto all = [](const Call&) { return true; };
-  const auto needs = fewest(states, reversed(states, all));
+  const auto needs = fewest(states, reversed(states, once));
   for (size_t s = 0; s < states.size(); ++s) states[s].needs = needs[s];
+  if (std::ranges::any_of(rules, [](const Rule& rule) { return rule.dependencies != nullptr; })) {
+    const auto others = fewest(states, reversed(states, once_of_others));
+    for (size_t s = 0; s < states.size(); ++s) states[s].others_needed = others[s];
+  }
   std::vector<std::vector<int32_t>> states_of(rules.size());
   for (size_t s = 0; s < states.size(); ++s)
     states_of[static_cast<size_t>(states[s].rule)].push_back(static_cast<int32_t>(s));
   // A path without loops has at most as many counted calls as states, so a larger maximum means that the path has a loop.
   for (size_t r = 0; r < rules.size(); ++r) {
-    if (!rules[r].counted()) continue;
     const std::vector<int32_t>& own = states_of[r];
-    const auto relax = [&](int32_t cap) {
+    const auto relax = [&](int32_t State::*offered, const auto& weight) {
+      const auto cap = static_cast<int32_t>(own.size());
       bool more = false;
       for (auto it = own.rbegin(); it != own.rend(); ++it) {
         State& s = states[static_cast<size_t>(*it)];
-        const auto raise = [&](int32_t to, int32_t weight) {
-          const int32_t behind = states[static_cast<size_t>(to)].offers;
-          const int32_t value = behind == kNoBound ? kNoBound : behind + weight;
-          if (value > s.offers) s.offers = value > cap ? kNoBound : value, more = true;
+        const auto raise = [&](int32_t to, int32_t more_calls) {
+          const int32_t behind = states[static_cast<size_t>(to)].*offered;
+          const int32_t value = behind == kNoBound ? kNoBound : behind + more_calls;
+          if (value > s.*offered) s.*offered = value > cap ? kNoBound : value, more = true;
         };
         for (const int32_t to : s.empties) raise(to, 0);
-        for (const Call& c : s.calls) raise(c.to, c.counted ? 1 : 0);
+        for (const Call& c : s.calls) raise(c.to, weight(c));
       }
       return more;
     };
-    while (relax(static_cast<int32_t>(own.size())) && work->spend(1 + std::ssize(own) / 4)) {
-    }
+    const auto set = [&](int32_t State::*offered, const auto& weight) {
+      while (relax(offered, weight) && work->spend(1 + std::ssize(own) / 4)) {
+      }
+    };
+    if (rules[r].counted()) set(&State::offers, once);
+    if (rules[r].dependencies != nullptr) set(&State::others_offered, once_of_others);
   }
 }
 
@@ -175,6 +184,14 @@ void Program::set_counts(Work* work) {
 // be left out.
 void Program::list_few(Work* work) {
   constexpr int64_t kCountedMax = 1024;
+  // Values that cost much to list are not listed.
+  const auto with_part = [&](const auto& list) {
+    Work part = work->part(16);
+    const int64_t before = part.left();
+    auto out = list(&part);
+    (void)work->spend(before - part.left());
+    return part.over() ? std::nullopt : std::move(out);
+  };
   std::unordered_map<Callee, Callee> listed;
   std::unordered_map<Callee, int64_t> counts;
   for (size_t s = 0; s < states.size(); ++s)
@@ -183,13 +200,15 @@ void Program::list_few(Work* work) {
       if (!states[s].calls[c].distinct() || is_leaf(callee)) continue;
       const auto [known, is_new] = listed.try_emplace(callee, callee);
       if (is_new)
-        if (const auto texts = FewValues(*this, work).texts_of(callee))
+        if (const auto texts = with_part([&](Work* part) { return FewValues(*this, part).texts_of(callee); }))
           known->second = add_leaf(std::make_shared<const Leaf>(texts_leaf(*texts)));
       states[s].calls[c].callee = known->second;
       if (is_leaf(known->second)) continue;
       refuses = true;
       if (!is_new) continue;
-      if (const auto count = FewValues(*this, work, kCountedMax).count_of(callee)) counts[callee] = *count;
+      if (const auto count =
+              with_part([&](Work* part) { return FewValues(*this, part, kCountedMax).count_of(callee); }))
+        counts[callee] = *count;
     }
   for (const Rule& rule : rules) checks |= rule.check != nullptr;
   refuses |= checks;
@@ -243,6 +262,84 @@ void Program::set_values(Work* work) {
     }
 }
 
+bool Program::meets(int32_t index, const Dependencies::Members& present, const Dependencies::Members& wanted,
+                    int64_t count, Work* work) const {
+  using Members = Dependencies::Members;
+  const State& state = states[static_cast<size_t>(index)];
+  const Rule& rule = rules[static_cast<size_t>(state.rule)];
+  const Dependencies& of = *rule.dependencies;
+  Members all = wanted | of.required, gone = ~present;
+  if (state.open >= 0)
+    all |= of.wanted[static_cast<size_t>(state.open)], gone.reset(static_cast<size_t>(state.open));
+  if (state.passed < static_cast<int32_t>(Dependencies::kMost))
+    gone &= ~(~Members() << static_cast<size_t>(state.passed));
+  gone |= of.never;
+  const auto may_add = [&](size_t member) {
+    return !of.unasked[member] && (of.wanted[member] & gone).none();
+  };
+  if (state.open >= 0 && of.unasked[static_cast<size_t>(state.open)] &&
+      !(wanted | of.required)[static_cast<size_t>(state.open)])
+    return false;
+  if (!work->spend(4)) return true;
+  if ((all & gone).any()) return false;
+  if (!state.must && !rule.counted()) return true;
+  const auto size = [&](const Members& members) {
+    return count + static_cast<int64_t>((members & ~present).count());
+  };
+  const auto each_more = [&](const Members& from, const auto& visit) {
+    if (!work->spend(std::ssize(of.wanted))) return true;
+    for (size_t i = static_cast<size_t>(state.passed); i < of.wanted.size(); ++i)
+      if (!from[i] && may_add(i) && visit(from | of.wanted[i])) return true;
+    return false;
+  };
+  const int64_t most = rule.most, others = state.others_needed;
+  if (size(all) + others > most) return false;
+  if (state.must && size(all) == count && others == 0 && (state.others_offered == 0 || count + 1 > most) &&
+      !each_more(all, [&](const Members& more) { return size(more) <= most; }))
+    return false;
+  if (rule.least == 0 || state.others_offered == kNoBound) return true;
+  Members largest = all;
+  (void)each_more(all, [&](const Members& more) { return (largest |= more).none(); });
+  if (size(largest) + state.others_offered < rule.least) return work->over();
+  if (rule.most == kNoBound) return true;
+  // Both bounds: adds the smallest groups first. Single members reach every number, and only rings of members may miss some.
+  int64_t looks = 64;
+  const auto reaches = [&](const auto& again, const Members& from) -> bool {
+    if (size(from) + others > most) return false;
+    if (size(from) + state.others_offered >= rule.least || --looks < 0) return true;
+    std::vector<Members> next;
+    if (each_more(from, [&](const Members& more) { return next.push_back(more), false; })) return true;
+    std::ranges::stable_sort(next, {}, size);
+    return std::ranges::any_of(next, [&](const Members& more) { return again(again, more); });
+  };
+  return reaches(reaches, all);
+}
+
+// Removes the members of dependencies that can never be present, because their value or that of a member that they want matches nothing,
+// and ends no object whose dependencies cannot be met. Returns whether anything changed.
+bool Program::drop_unmet(Work* work) {
+  bool changed = false;
+  for (const State& s : states) {
+    Dependencies* of = rules[static_cast<size_t>(s.rule)].dependencies.get();
+    if (of == nullptr || s.open < 0 || s.needs != kNoBound || of->never[static_cast<size_t>(s.open)])
+      continue;
+    (void)work->spend(std::ssize(of->wanted));
+    for (size_t i = 0; i < of->wanted.size(); ++i)
+      if (of->wanted[i][static_cast<size_t>(s.open)]) of->never.set(i);
+    changed = true;
+  }
+  for (State& s : states) {
+    const Rule& rule = rules[static_cast<size_t>(s.rule)];
+    if (rule.dependencies == nullptr) continue;
+    changed |= std::erase_if(s.calls, [&](const Call& call) {
+                 const int32_t open = states[static_cast<size_t>(call.to)].open;
+                 return open >= 0 && rule.dependencies->never[static_cast<size_t>(open)];
+               }) > 0;
+    if (s.final && !meets(rule.start, {}, {}, 0, work)) s.final = false, changed = true;
+  }
+  return changed;
+}
+
 bool Program::finish(Work* work) {
   list_few(work);
   set_values(work);
@@ -256,13 +353,14 @@ bool Program::finish(Work* work) {
                    return is_leaf(c.callee) ? leaves[static_cast<size_t>(leaf_index(c.callee))]->dfa.empty()
                                             : productive[static_cast<size_t>(c.callee)] == 0;
                  }) > 0;
-    const auto needs = fewest(states, reversed(states, [](const Call&) { return true; }));
+    const auto needs = fewest(states, reversed(states, once));
     const auto dead = [&](int32_t s) { return needs[static_cast<size_t>(s)] == kNoBound; };
     for (State& s : states) {
       changed |= std::erase_if(s.calls, [&](const Call& c) { return dead(c.to); }) > 0;
       changed |= std::erase_if(s.empties, dead) > 0;
     }
     set_counts(work);
+    changed |= drop_unmet(work);
     // A rule whose minimum exceeds its maximum or its supply of new values matches nothing. Its final states are removed, and the analysis
     // repeats.
     for (const Rule& rule : rules)
@@ -274,7 +372,7 @@ bool Program::finish(Work* work) {
           if (s.rule == r && s.final) s.final = false, changed = true;
       }
     if (changed) {
-      for (State& s : states) s.offers = 0;
+      for (State& s : states) s.offers = s.others_offered = 0;
       continue;
     }
     set_nullable(work);

@@ -1,5 +1,6 @@
 // The form of a grammar that the parser runs: each rule is a small automaton whose transitions call other rules or leaves.
 #pragma once
+#include <bitset>
 #include <cstdint>
 #include <limits>
 #include <memory>
@@ -42,6 +43,18 @@ inline uint64_t mix(uint64_t h, uint64_t x) {
 // The hash of a JSON value's text, the same for all spellings of the value.
 uint64_t hash_of_value(std::string_view text);
 
+// Dependencies between the members of an object: with one member others must be present, too. The members that take part are numbered in
+// the order in which the object's rule reads them.
+struct Dependencies {
+  static constexpr size_t kMost = 512;
+  using Members = std::bitset<kMost>;
+  std::vector<Members> wanted =
+      {};                 // by member: all members that must be present with it, directly or not, and itself
+  Members required = {};  // present in every object, with all that they want
+  Members never = {};     // cannot be present
+  Members unasked = {};   // present only if other members want them
+};
+
 struct Program {
   static constexpr int32_t kNoBound = std::numeric_limits<int32_t>::max();
   struct Call {
@@ -49,6 +62,7 @@ struct Program {
     int32_t to;
     bool counted;  // counts as one more element or member
     Among among = Among::kAny;
+    int32_t member = -1;  // the number of the member in Dependencies whose value this call reads
     bool distinct() const { return among == Among::kNew; }
   };
   struct State {
@@ -58,6 +72,12 @@ struct Program {
     bool final = false;
     // The minimum and maximum number of counted calls on paths to a final state.
     int32_t needs = 0, offers = 0;
+    // Of rules with dependencies: `passed` members are decided here, those without which the text came here are absent; `open` is a member
+    // whose name is read, but not its value; `must`: another member follows. The last two are `needs` and `offers` without the members of
+    // Dependencies.
+    int32_t passed = 0, open = -1;
+    bool must = false;
+    int32_t others_needed = 0, others_offered = 0;
   };
   struct Rule {
     int32_t start;
@@ -65,6 +85,7 @@ struct Program {
     int32_t least = 0, most = kNoBound;  // limits of the number of counted calls
     bool distinct = false;               // some call needs a new value, and few values exist
     std::shared_ptr<const ValueCheck> check = {};
+    std::shared_ptr<Dependencies> dependencies = {};
     bool counted() const { return least > 0 || most != kNoBound; }
   };
   std::vector<State> states;
@@ -96,7 +117,14 @@ struct Program {
     return !rule.counted() || (count + s.needs <= rule.most && count + s.offers >= rule.least);
   }
 
+  // Whether an object can still end with all dependencies met. Its text came to `state` with the members `present`, which want `wanted`, and
+  // `count` members in total. May be true by mistake only if the budget is spent, or where members depend on each other in rings and their
+  // number has both bounds.
+  bool meets(int32_t state, const Dependencies::Members& present, const Dependencies::Members& wanted,
+             int64_t count, Work* work) const;
+
  private:
+  bool drop_unmet(Work* work);
   std::vector<uint8_t> productive_rules(Work* work) const;
   void set_nullable(Work* work);
   void set_counts(Work* work);

@@ -300,6 +300,87 @@ TEST_F(DeadEnds, ManyDependencies) {
     EXPECT_EQ(value, Json({{"f1", 2}}));
 }
 
+// Any number of dependencies that have nothing to do with each other: objects hold any combination of them, in the schema's order.
+TEST_F(DeadEnds, IndependentDependencies) {
+  for (const int pairs : {10, 60}) {
+    Json members, names, schemas, conditions = Json::array();
+    for (int i = 0; i < 2 * pairs; ++i)
+      members[(i < pairs ? "a" : "b") + std::to_string(i % pairs)] = {{"type", "boolean"}};
+    for (int i = 0; i < pairs; ++i) {
+      const std::string a = "a" + std::to_string(i);
+      names[a] = {"b" + std::to_string(i)};
+      schemas[a] = {{"required", names[a]}};
+      conditions.push_back({{"if", {{"required", {a}}}}, {"then", schemas[a]}});
+    }
+    const Json object = {{"type", "object"}, {"properties", members}, {"additionalProperties", false}};
+    for (const auto& [keyword, said] :
+         std::vector<std::pair<std::string, Json>>{{"dependentRequired", names},
+                                                   {"dependencies", names},
+                                                   {"dependentSchemas", schemas},
+                                                   {"allOf", conditions}}) {
+      Json schema = object;
+      schema[keyword] = said;
+      for (const Json& value : values(schema.dump(), 6, 8, 1000))
+        for (const auto& [name, inside] : value.items())
+          EXPECT_TRUE(name[0] == 'b' || value.contains("b" + name.substr(1))) << keyword << value;
+      const Grammar compiled = grammar(kSchema, schema.dump());
+      EXPECT_TRUE(matches(compiled, R"({"a1":true,"a3":true,"b1":true,"b3":true})")) << keyword;
+      EXPECT_FALSE(matches(compiled, R"({"a1":true,"a3":true,"b3":true})")) << keyword;
+      schema["maxProperties"] = 3;
+      schema["minProperties"] = 3;
+      for (const Json& value : values(schema.dump(), 6, 8, 1000)) EXPECT_EQ(value.size(), 3u) << value;
+    }
+  }
+}
+
+// Dependencies together with what else decides about members.
+TEST_F(DeadEnds, DependenciesOfOtherMembers) {
+  const auto sizes = [&](const std::string& rest) {
+    std::set<size_t> out;
+    for (const Json& value :
+         values(R"({"type": "object", "properties": {"a": {"const": 1}, "b": {"const": 1}, "c": {"const": 1},
+             "d": {"const": 1}, "e": {"const": 1}}, )" +
+                    rest + "}",
+                10, 40))
+      out.insert(value.size());
+    return out;
+  };
+  using Sizes = std::set<size_t>;
+  // A ring of three and one of two: sums of 3 and 2.
+  const std::string rings =
+      R"("dependentRequired": {"a": ["c"], "c": ["e"], "e": ["a"], "b": ["d"], "d": ["b"]})";
+  EXPECT_EQ(sizes(rings), (Sizes{0, 2, 3, 5}));
+  EXPECT_EQ(sizes(rings + R"(, "minProperties": 3, "maxProperties": 4)"), Sizes{3});
+  EXPECT_EQ(sizes(rings + R"(, "required": ["d"], "minProperties": 3)"), Sizes{5});
+  EXPECT_NE(
+      refusal(
+          kSchema,
+          R"({"type": "object", "properties": {"a": {"const": 1}, "b": {"const": 1}}, "additionalProperties": false,
+                                 "dependentRequired": {"a": ["b"], "b": ["a"]}, "minProperties": 1, "maxProperties": 1})")
+          .find("nothing matches"),
+      std::string::npos);
+  // A member that nothing matches, and an undeclared one, which is generated where it is needed.
+  for (const Json& value :
+       values(R"({"type": "object", "properties": {"a": {"const": 1}, "b": {"const": 1}, "c": {"const": 1},
+             "d": {"type": "array", "items": {"$ref": "#/properties/d"}, "minItems": 1}},
+             "dependentRequired": {"a": ["b"], "b": ["d"], "c": ["other"]}, "minProperties": 1})",
+              5)) {
+    EXPECT_TRUE(value.contains("c") && value.contains("other")) << value;
+    EXPECT_FALSE(value.contains("a") || value.contains("b") || value.contains("d")) << value;
+  }
+  // Every object of a list with its dependencies is another one.
+  for (const Json& value :
+       values(R"({"type": "array", "uniqueItems": true, "minItems": 3, "items": {"type": "object",
+             "properties": {"a": {"const": 1}, "b": {"const": 1}}, "additionalProperties": false, "dependentRequired": {"a": ["b"]}}})",
+              5, 8))
+    EXPECT_EQ(value.size(), 3u) << value;
+  Json many;
+  for (int i = 0; i < 300; ++i) many["a" + std::to_string(i)] = {"b" + std::to_string(i)};
+  EXPECT_NE(refusal(kSchema, Json{{"type", "object"}, {"dependentRequired", many}}.dump())
+                .find("wanted at most 512 members of an object that depend on each other, found 600"),
+            std::string::npos);
+}
+
 // A search ahead that runs out of steps leaves the text of the answer as it was.
 TEST_F(DeadEnds, SearchesThatAreCutShort) {
   Json members, schemas;

@@ -273,6 +273,11 @@ Status SchemaMerger::add_condition(const Json& s, Merged* m, Schemas* todo, cons
                                    int depth) {
   const Json& condition = s.at("if");
   const Json *then = member(s, "then"), *otherwise = member(s, "else");
+  if (const auto& needs = needs_of(s, "if"); !needs.empty() && otherwise == nullptr) {
+    m->about |= kObject;
+    m->needs.push_back(&needs[0]);
+    return {};
+  }
   auto found = negations_.find(&condition);
   if (found == negations_.end() || depth > 0) {
     std::vector<Alternative> alternatives{{{&condition}}};

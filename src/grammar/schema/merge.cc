@@ -88,7 +88,7 @@ Result<Merged> SchemaMerger::merge(const Schemas& schemas, const Decisions& deci
   std::set<const Json*> seen;
   std::map<const Json*, const Json*> parent;  // the schema that added it
   while (!m.never) {
-    if (todo.empty()) settle_needs(&m, &todo);
+    if (todo.empty()) SLUICE_TRY(settle_needs(&m, &todo));
     if (todo.empty()) break;
     const Json* schema = todo.back();
     todo.pop_back();

@@ -48,7 +48,6 @@ using Decisions = std::map<ChoiceKey, Alternative>;
 
 // A dependency between members of an object: with `trigger`, all members in `wanted` must be present, too.
 struct Need {
-  ChoiceKey key;
   std::string trigger;
   std::vector<std::string> wanted;
 };
@@ -66,7 +65,7 @@ struct Merged {
   int64_t least_items = 0, most_items = -1, least_members = 0, most_members = -1;
   bool distinct = false, repeated = false;  // distinct: no two elements are equal; repeated: at least two are
   std::vector<std::string> required = {};
-  std::vector<const Need*> needs = {};  // without those that a decision settles
+  std::vector<const Need*> needs = {};
   // arrays: schemas that constrain elements; objects: those that constrain members; effective: those that constrain anything.
   Schemas arrays = {}, objects = {}, effective = {};
   Schemas checks = {};
@@ -119,13 +118,10 @@ class SchemaMerger {
   void add_alternatives(const Json& schema, size_t index, std::vector<Alternative>* out);
   Status add_condition(const Json& schema, Merged* m, Schemas* todo, const Decisions& decisions, int depth);
   Status add_dependencies(const Json& schema, Merged* m, Schemas* todo, const Decisions& decisions);
-  Status add_needs(const Json& schema, const std::string& keyword, Merged* m, Schemas* todo,
-                   const Decisions& decisions);
-  // The dependencies of a keyword whose values are names; none if choices among them would make too many ways.
-  const std::optional<std::vector<Need>>& needs_of(const Json& schema, const std::string& keyword);
-  // Settles the needs that follow from required and forbidden members. Of the others one becomes a choice, unless another choice is pending.
-  // May add schemas to `todo`.
-  void settle_needs(Merged* m, Schemas* todo);
+  // The dependencies of a keyword on members; "if": none, if "if" and "then" do not only require members.
+  const std::vector<Need>& needs_of(const Json& schema, const std::string& keyword);
+  // Adds to m->required what required members need, and to `todo` schemas of the objects without the members that need a forbidden one.
+  Status settle_needs(Merged* m, Schemas* todo);
   const Json* absent(const std::string& name);  // a schema of the objects without this member
   Status choose(const ChoiceKey& key, std::vector<Alternative> alternatives, Merged* m, Schemas* todo,
                 const Decisions& decisions);
@@ -178,7 +174,7 @@ class SchemaMerger {
   std::map<const Json*, std::vector<Alternative>> negations_;
   std::map<const Json*, std::vector<Alternative>> one_ofs_;
   std::map<ChoiceKey, std::vector<Alternative>> dependencies_;
-  std::map<ChoiceKey, std::optional<std::vector<Need>>> needs_;
+  std::map<ChoiceKey, std::vector<Need>> needs_;
   std::map<std::string, const Json*> absent_;
   std::map<const Json*, const Json*> besides_;
   std::map<const Json*, Nots> nots_;

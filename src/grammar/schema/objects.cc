@@ -11,6 +11,24 @@ namespace {
 
 constexpr size_t kNamesListedMax = 256, kKindsMax = 32;
 
+bool declares_members(const Merged& m) {
+  return std::ranges::any_of(m.objects, [](const Json* schema) {
+    const Json* properties = member(*schema, "properties");
+    return properties != nullptr &&
+           std::ranges::any_of(*properties, [](const Json& p) { return p != Json(false); });
+  });
+}
+
+// Whether the object may have members that no schema declares, even if it does not need them.
+bool takes_others(const Merged& m) {
+  bool asks = m.objects.empty();
+  for (const Json* schema : m.objects)
+    asks |= schema->contains("patternProperties") || schema->contains("additionalProperties") ||
+            schema->contains("propertyNames") ||
+            (schema->contains("unevaluatedProperties") && schema->at("unevaluatedProperties") != Json(false));
+  return asks || !declares_members(m);
+}
+
 }  // namespace
 
 // The values of "unevaluatedProperties" that apply to a member. The keyword of a schema applies unless a part of that schema evaluates the
@@ -96,7 +114,79 @@ Status ObjectRules::list_members(const Merged& m) {
         if (listed.insert(name).second) SLUICE_TRY(add_member(m, name, required.contains(name)));
   for (const std::string& name : m.required)
     if (listed.insert(name).second) SLUICE_TRY(add_member(m, name, true));
+  return m.needs.empty() ? Status{} : list_needed(m, &listed);
+}
+
+Status ObjectRules::list_needed(const Merged& m, std::set<std::string>* listed) {
+  std::set<std::string> present;
+  const auto add = [&](const std::string& name) -> Status {
+    if (listed->insert(name).second) SLUICE_TRY(add_member(m, name, false));
+    return {};
+  };
+  const size_t declared = members_.size();
+  const auto note_present = [&] {
+    present.clear();
+    for (const Member& one : members_) present.insert(one.name);
+    return c_.work_->spend(8 * std::ssize(members_));
+  };
+  if (takes_others(m))
+    for (const Need* need : m.needs) SLUICE_TRY(add(need->trigger));
+  for (size_t before = members_.size() + 1; before != members_.size();) {
+    before = members_.size();
+    if (!note_present()) return schema_too_long();
+    for (const Need* need : m.needs)
+      if (present.contains(need->trigger))
+        for (const std::string& name : need->wanted) SLUICE_TRY(add(name));
+  }
+  if (!takes_others(m) && m.least_members <= static_cast<int64_t>(declared))
+    for (size_t i = declared; i < members_.size(); ++i) members_[i].unasked = true;
+  for (bool changed = true; changed;) {
+    changed = false;
+    for (const Need* need : m.needs) {
+      if (!c_.work_->spend(16 * (1 + std::ssize(need->wanted)))) return schema_too_long();
+      if (!present.contains(need->trigger)) continue;
+      const auto is_present = [&](const std::string& name) { return present.contains(name); };
+      if (std::ranges::all_of(need->wanted, is_present)) continue;
+      std::erase_if(members_, [&](const Member& one) {
+        never_ |= one.required && one.name == need->trigger;
+        return one.name == need->trigger;
+      });
+      present.erase(need->trigger);
+      changed = true;
+    }
+  }
   return {};
+}
+
+std::shared_ptr<Dependencies> ObjectRules::dependencies(const Merged& m,
+                                                        std::vector<int32_t>* numbers) const {
+  using Members = Dependencies::Members;
+  std::set<std::string> linked, required(m.required.begin(), m.required.end());
+  std::vector<std::pair<std::string, std::string>> links;
+  for (const Need* need : m.needs)
+    for (const std::string& name : need->wanted)
+      if (!required.contains(name)) links.emplace_back(need->trigger, name);
+  for (const auto& [trigger, name] : links) linked.insert({trigger, name});
+  Dependencies out;
+  std::map<std::string, size_t> number_of;
+  for (const Member& one : members_) {
+    const bool is_linked = linked.contains(one.name);
+    numbers->push_back(is_linked ? static_cast<int32_t>(out.wanted.size()) : -1);
+    if (!is_linked) continue;
+    number_of[one.name] = out.wanted.size();
+    if (one.unasked) out.unasked.set(out.wanted.size());
+    out.wanted.push_back(Members().set(out.wanted.size()));
+  }
+  for (const auto& [trigger, name] : links)
+    if (number_of.contains(trigger)) out.wanted[number_of[trigger]].set(number_of.at(name));
+  const int64_t count = std::ssize(out.wanted);
+  if (count == 0 || !c_.work_->spend(count * count / 4)) return nullptr;
+  for (size_t middle = 0; middle < out.wanted.size(); ++middle)
+    for (Members& wanted : out.wanted)
+      if (wanted[middle]) wanted |= out.wanted[middle];
+  for (const std::string& name : m.required)
+    if (number_of.contains(name)) out.required |= out.wanted[number_of[name]];
+  return std::make_shared<Dependencies>(std::move(out));
 }
 
 // Intersects `all` with the names that "propertyNames" allows.
@@ -198,22 +288,18 @@ Result<const OtherNames*> ObjectRules::other_names(const Merged& m, const std::s
 }
 
 Status ObjectRules::list_others(const Merged& m) {
-  bool declares = false, asks = m.objects.empty();
-  for (const Json* schema : m.objects) {
-    if (const Json* properties = member(*schema, "properties"))
-      declares |=
-          std::any_of(properties->begin(), properties->end(), [](const Json& p) { return p != Json(false); });
-    asks |= schema->contains("patternProperties") || schema->contains("additionalProperties") ||
-            schema->contains("propertyNames") ||
-            (schema->contains("unevaluatedProperties") && schema->at("unevaluatedProperties") != Json(false));
-  }
-  if ((declares && !asks) || m.most_members == 0) {
+  const bool declares = declares_members(m);
+  if (!takes_others(m) || m.most_members == 0) {
     if (m.least_members <= std::ssize(members_)) return {};
   }
   std::set<std::string> listed(m.required.begin(), m.required.end());
   for (const Json* schema : m.objects)
     if (const Json* properties = member(*schema, "properties"))
       for (const auto& [name, value] : properties->items()) listed.insert(name);
+  for (const Need* need : m.needs) {
+    listed.insert(need->trigger);
+    listed.insert(need->wanted.begin(), need->wanted.end());
+  }
   const auto all = other_names(m, listed);
   if (!all.ok()) return all.status();
   name_checks_ = all.value()->checks;
@@ -282,13 +368,26 @@ Result<Callee> ObjectRules::build(const Merged& m) {
   const int32_t end = program_.add_state(rule), opened = program_.add_state(rule);
   program_.states[static_cast<size_t>(end)].final = true;
   program_.add_call(program_.start(rule), c_.common(leaves.open_object), opened);
+  std::vector<int32_t> numbers;
+  const auto of = dependencies(m, &numbers);
+  program_.rules[static_cast<size_t>(rule)].dependencies = of;
+  int32_t passed = 0;
+  const auto place = [&](int32_t state, int32_t open = -1) {
+    program_.states[static_cast<size_t>(state)].passed = passed;
+    program_.states[static_cast<size_t>(state)].open = open;
+  };
   // names[i]: the state before the name of member i or of a later member. after[i]: the state after a member that precedes member i; the
   // object may end there, or a comma leads to names[i].
   std::vector<int32_t> names, after;
   for (size_t i = 0; i <= members_.size(); ++i) {
     names.push_back(program_.add_state(rule));
     after.push_back(program_.add_state(rule));
+    program_.states[static_cast<size_t>(names[i])].must = true;
+    place(names[i]);
+    place(after[i]);
+    if (i < members_.size() && numbers[i] >= 0) ++passed;
   }
+  place(end);
   size_t last_required = 0;  // the object may end only at after[i] with i >= last_required
   for (size_t i = 0; i < members_.size(); ++i)
     if (members_[i].required) last_required = i + 1;
@@ -301,12 +400,17 @@ Result<Callee> ObjectRules::build(const Merged& m) {
     program_.add_call(after[i], comma, names[i]);
     if (i >= last_required) program_.add_call(after[i], c_.common(leaves.close_object), end);
   }
+  passed = 0;
   for (size_t i = 0; i < members_.size(); ++i) {
     const int32_t colon = program_.add_state(rule), value = program_.add_state(rule);
+    passed = std::max(passed, numbers[i] + 1);
+    place(colon, numbers[i]);
+    place(value, numbers[i]);
     program_.add_call(names[i], c_.name(members_[i].name), colon);
     program_.add_call(colon, c_.common(leaves.blanks), value);
     program_.add_empty(colon, value);
     program_.add_call(value, members_[i].value, after[i + 1], true);
+    program_.states[static_cast<size_t>(value)].calls.back().member = numbers[i];
     if (!members_[i].required) program_.add_empty(names[i], names[i + 1]);
   }
   for (const Others& others : others_) {
@@ -314,6 +418,8 @@ Result<Callee> ObjectRules::build(const Merged& m) {
     Callee name = c_.common(others.name);
     if (!name_checks_.empty()) name = c_.checked(name, name_checks_);
     // Names must be unique.
+    place(colon);
+    place(value);
     program_.add_call(names.back(), name, colon, false, Among::kNew);
     program_.add_call(colon, c_.common(leaves.colon), value);
     program_.add_call(value, others.value, after.back(), true);

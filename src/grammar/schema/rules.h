@@ -118,6 +118,7 @@ class ObjectRules {
     std::string name;
     Callee value;
     bool required;
+    bool unasked = false;  // present only if other members need it
   };
   // Members whose names are not listed. All names of one kind (OtherNames) have the same schemas.
   struct Others {
@@ -125,6 +126,10 @@ class ObjectRules {
     Callee value;
   };
   Status list_members(const Merged& m);
+  // Adds the members that only dependencies name, and removes those that cannot have what they need.
+  Status list_needed(const Merged& m, std::set<std::string>* listed);
+  // The dependencies between members_; null: there are none. `numbers`: the number of each member in them, or -1.
+  std::shared_ptr<Dependencies> dependencies(const Merged& m, std::vector<int32_t>* numbers) const;
   Status add_member(const Merged& m, const std::string& name, bool required);
   Result<Schemas> of_name(const Merged& m, const std::string& name);
   Schemas unevaluated_by(const Merged& m, const std::set<const Json*>& evaluated);
