@@ -136,6 +136,24 @@ TEST(ApiResponse, RefusesByName) {
     const ApiError e = refusal(fields);
     EXPECT_EQ(e.param, param) << e.message;
   }
+  EXPECT_NE(refusal(R"("input": "q", "top_logprobs": 5)")
+                .message.find("wanted 0 or null unless include has "
+                              "\"message.output_text.logprobs\", found 5"),
+            std::string::npos);
+}
+
+// The fields of chats that a list or a number is wrong for.
+TEST(ApiResponse, ErrorsOfChatsTellWhatWasFound) {
+  const std::pair<std::string, const char*> cases[] = {
+      {R"("stop": )" + Json(std::vector<std::string>(65, "a")).dump(),
+       "stop: wanted at most 64 strings, found 65"},
+      {R"("top_logprobs": 2)", "top_logprobs: wanted 0 or null unless logprobs is true, found 2"}};
+  for (const auto& [fields, said] : cases) {
+    const auto read =
+        read_chat(R"({"messages": [{"role": "user", "content": "q"}], )" + fields + "}", kLimits);
+    ASSERT_FALSE(read.ok()) << fields;
+    EXPECT_NE(read.error().message.find(said), std::string::npos) << read.error().message;
+  }
 }
 
 TEST(ApiResponse, NoMessageIsContinued) {

@@ -157,7 +157,9 @@ void read_stop(ApiFields* fields, StopStrings* out) {
   if (!at->value().is_string()) {
     if (!at->value().is_array()) return fields->fail(*at, "a string or an array of strings");
     if (at->value().size() > kStopsMax)
-      return fields->fail(*at, "at most " + std::to_string(kStopsMax) + " strings");
+      return fields->fail({Code::kInvalidArgument, at->where() + ": wanted at most " +
+                                                       std::to_string(kStopsMax) + " strings, found " +
+                                                       std::to_string(at->value().size())});
     each.clear();
     for (const JsonAt& one : items_of(*at)) each.push_back(one);
   }

@@ -185,7 +185,7 @@ void read_include(ApiFields* fields, const ApiLimits& limits, ApiRequest* reques
   }
   if (top && *top > 0 && !out->logprobs)
     fields->fail({Code::kInvalidArgument, "body: top_logprobs: wanted 0 or null unless include has \"" +
-                                              std::string(kLogprobs) + "\""});
+                                              std::string(kLogprobs) + "\", found " + std::to_string(*top)});
 }
 
 // The members of `object` whose keys are in `keys`.
