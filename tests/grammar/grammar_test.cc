@@ -119,10 +119,10 @@ TEST_F(GrammarTest, RefusesWhatItCannotGuarantee) {
     const char *text, *said;
   } const cases[] = {
       {kSchema, "{", "JSON schema"},
-      {kSchema, "[]", "wanted an object, true or false, found array"},
+      {kSchema, "[]", "wanted an object, true or false, found an array"},
       {kSchema, "false", "nothing matches"},
       {kSchema, R"({"type": "strin"})",
-       "type: wanted null, boolean, integer, number, string, array or object, found '\"strin\"'"},
+       "type: wanted null, boolean, integer, number, string, array or object, found the string '\"strin\"'"},
       {kSchema, R"({"not": {}})", "nothing matches"},
       {kSchema, R"({"type": "number", "multipleOf": 0})", "multipleOf: wanted a number above 0"},
       {kSchema, R"({"type": "number", "multipleOf": 0.00000123456789})", "multipleOf"},

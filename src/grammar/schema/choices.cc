@@ -1,5 +1,6 @@
 // Alternatives of schemas: "anyOf", "oneOf", "not" and "if".
 #include <algorithm>
+#include <set>
 #include <string>
 #include <utility>
 
@@ -60,7 +61,7 @@ const Json* SchemaMerger::beside(const Json& s) {
 }
 
 const Json* SchemaMerger::of_types(uint8_t types) {
-  return document_->keep(types == kAnyType ? Json::object() : Json{{"type", type_names(types)}});
+  return document_->keep_once(types == kAnyType ? Json::object() : Json{{"type", type_names(types)}});
 }
 
 const SchemaMerger::Nots& SchemaMerger::nots_of(const Json& schema) {
@@ -69,7 +70,8 @@ const SchemaMerger::Nots& SchemaMerger::nots_of(const Json& schema) {
     Negation all = negated(schema, 0);
     found->second.untold = all.untold;
     if (all.untold != 0) found->second.rest = of_types(all.untold);
-    for (Json& one : all.schemas) found->second.schemas.push_back(document_->keep(std::move(one)));
+    // Negations of equal schemas are the same, so that those of a schema that contains itself come to an end.
+    for (Json& one : all.schemas) found->second.schemas.push_back(document_->keep_once(std::move(one)));
   }
   return found->second;
 }
@@ -146,9 +148,65 @@ Status SchemaMerger::add_one_of(const Json& s, Merged* m, Schemas* todo, const D
   return choose({&s, "oneOf"}, found->second, m, todo, decisions);
 }
 
+// The constants that a property of the schema's objects may have; empty: unknown.
+std::vector<std::string> SchemaMerger::constants_of(const Json& schema, const std::string& name, int depth) {
+  std::vector<std::string> out;
+  if (depth > 4 || !work_->spend(16)) return out;
+  if (const std::string* reference = string_at(schema, "$ref"))
+    if (const auto target = document_->target(*reference); target.ok())
+      out = constants_of(*target.value(), name, depth + 1);
+  if (const Json* all = member(schema, "allOf"); all != nullptr && all->is_array())
+    for (const Json& part : *all)
+      if (out.empty()) out = constants_of(part, name, depth + 1);
+  const Json* properties = member(schema, "properties");
+  if (!out.empty() || properties == nullptr || !properties->contains(name)) return out;
+  const Json* value = &properties->at(name);
+  if (const std::string* reference = string_at(*value, "$ref"))
+    if (const auto target = document_->target(*reference); target.ok()) value = target.value();
+  const auto add = [&](const Json& one) {
+    if (one.is_string()) out.push_back(one.get<std::string>());
+    return one.is_string();
+  };
+  if (const Json* constant = member(*value, "const"); constant != nullptr && add(*constant)) return out;
+  if (const Json* list = member(*value, "enum"); list != nullptr && list->is_array())
+    if (!std::ranges::all_of(*list, add)) out.clear();
+  return out;
+}
+
+// Of a long list of alternatives, those that one property with different constants tells apart: a schema of the objects with this property;
+// null: there is no such property.
+const Json* SchemaMerger::apart_by_constant(const Json& list) {
+  const auto [found, is_new] = apart_.try_emplace(&list, nullptr);
+  if (!is_new) return found->second;
+  // The names of all properties with constants in the first alternative.
+  std::set<std::string> names;
+  Schemas parts{&list[0]};
+  for (size_t i = 0; i < parts.size() && i < 64 && work_->spend(16); ++i) {
+    if (const Json* properties = member(*parts[i], "properties");
+        properties != nullptr && properties->is_object())
+      for (const auto& [name, inside] : properties->items()) names.insert(name);
+    if (const std::string* reference = string_at(*parts[i], "$ref"))
+      if (const auto target = document_->target(*reference); target.ok()) parts.push_back(target.value());
+    if (const Json* all = member(*parts[i], "allOf"); all != nullptr && all->is_array())
+      for (const Json& part : *all) parts.push_back(&part);
+  }
+  for (const std::string& name : names) {
+    std::set<std::string> seen;
+    const bool apart = std::ranges::all_of(list, [&](const Json& one) {
+      const auto constants = constants_of(one, name, 0);
+      return !constants.empty() && std::ranges::all_of(constants, [&](const std::string& text) {
+        return seen.insert(text).second;
+      });
+    });
+    if (apart)
+      return found->second = document_->keep_once({{"type", "object"}, {"required", Json::array({name})}});
+  }
+  return nullptr;
+}
+
 // Adds to `out` the ways in which alternative `index` of "oneOf" holds and all other alternatives fail.
 void SchemaMerger::add_alternatives(const Json& s, size_t index, std::vector<Alternative>* out) {
-  constexpr size_t kComparedMax = 40, kWaysApartMax = 8, kLooksApart = 3;
+  constexpr size_t kComparedMax = 40, kWaysApartMax = 8, kLooksApart = 3, kSomeComparedMax = 6;
   const Json& list = s.at("oneOf");
   const Json& one = list[index];
   std::vector<Schemas> ways{{&one}};
@@ -159,6 +217,7 @@ void SchemaMerger::add_alternatives(const Json& s, size_t index, std::vector<Alt
     if (asked != kAnyType) out->back().schemas.push_back(of_types(asked));
   };
   if (list.size() > kComparedMax) {
+    if (const Json* apart = apart_by_constant(list)) return out->push_back({{&one, apart}});
     asked = kAnyType;
     return ask();
   }
@@ -169,7 +228,11 @@ void SchemaMerger::add_alternatives(const Json& s, size_t index, std::vector<Alt
   uint8_t dropped = 0;
   for (size_t i = 0; i < list.size(); ++i) {
     if (i == index || excludes({&one}, i)) continue;
-    const WaysNot nots = ways_not(list[i], {beside(s), &one});
+    WaysNot nots = ways_not(list[i], {beside(s), &one});
+    // In a long list, one such negation for each other alternative would take too long.
+    const auto asks_for_member = [](const Json* negation) { return negation->contains(kSomeMember); };
+    if (list.size() > kSomeComparedMax && std::erase_if(nots.schemas, asks_for_member) > 0)
+      nots.rest_types |= kObject;
     asked |= nots.rest_types;
     // A negation of an earlier alternative may exclude this one, too.
     const auto others = std::stable_partition(
@@ -218,6 +281,7 @@ static bool excludes_format(const Json& never) {
 
 Status SchemaMerger::add_not(const Json& s, Merged* m, Schemas* todo, const Decisions& decisions, int depth) {
   const Json& never = s.at("not");
+  m->nevers.push_back(&never);
   if (never.is_object() && never.size() == 1 &&
       (never.contains("enum") || never.contains("const") || never.contains("pattern") ||
        excludes_format(never))) {

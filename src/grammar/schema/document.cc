@@ -118,6 +118,16 @@ std::string shown(const std::string& text) {
   return "'" + clean + (text.size() > kShownMax ? "...'" : "'");
 }
 
+std::string described(const Json& value) {
+  const std::string text = shown(value.dump(-1, ' ', false, Json::error_handler_t::replace));
+  if (value.is_null() || value.is_boolean()) return value.dump();
+  return std::string(value.is_number()   ? "the number "
+                     : value.is_string() ? "the string "
+                     : value.is_array()  ? "an array, "
+                                         : "an object, ") +
+         text;
+}
+
 std::string shown_reference(const std::string& text) {
   if (text.starts_with(kUnknownBase)) return shown(text.substr(kUnknownBase.size()));
   return shown(text.starts_with(kUnknown) ? text.substr(kUnknown.size() - 1) : text);
@@ -135,8 +145,7 @@ Result<std::shared_ptr<SchemaDocument>> SchemaDocument::parse(const std::string&
     return invalid("JSON schema: " + shown(wide->place) + ": wanted an integer of at most 64 bits, found " +
                    shown(wide->text));
   if (!json.value().is_object() && !json.value().is_boolean())
-    return invalid("JSON schema: wanted an object, true or false, found " +
-                   std::string(json.value().type_name()));
+    return invalid("JSON schema: wanted an object, true or false, found " + described(json.value()));
   auto out = std::make_shared<SchemaDocument>();
   out->root_ = std::move(json).value();
   OrderReader reader(out->root_, &out->order_);
@@ -268,6 +277,11 @@ int64_t SchemaDocument::anchors(const std::string& name) const {
                        [&](const auto& one) { return one.first.second == name; });
 }
 
+const Json* SchemaDocument::keep_once(Json schema) {
+  const Json*& out = kept_once_[schema.dump(-1, ' ', false, Json::error_handler_t::replace)];
+  if (out == nullptr) out = keep(std::move(schema));
+  return out;
+}
 const Json* SchemaDocument::keep(Json schema) { return &kept_.emplace_back(std::move(schema)); }
 
 Result<const Dfa*> SchemaDocument::pattern(const std::string& pattern, Bound bound, Work* work) {

@@ -17,6 +17,9 @@
 
 namespace sluice {
 
+// A keyword of schemas that negations make: some member's name satisfies "names" and its value satisfies "value".
+inline constexpr const char* kSomeMember = "some member";
+
 class SchemaDocument {
  public:
   static Result<std::shared_ptr<SchemaDocument>> parse(const std::string& text);
@@ -30,6 +33,8 @@ class SchemaDocument {
   int64_t anchors(const std::string& name) const;
   // Stores a generated schema.
   const Json* keep(Json schema);
+  // Stores a generated schema, or returns the one with the same text that is stored already.
+  const Json* keep_once(Json schema);
   // The draft that "$schema" names: 4, 6, 7, 2019 or 2020. Without "$schema": 2020.
   int draft() const { return draft_; }
   // Renames the keywords that the draft does not know, so that they have no effect, as in checkers of that draft.
@@ -65,6 +70,7 @@ class SchemaDocument {
       false;  // checkers resolve some relative "$id" to different URIs with the same last segment
   std::map<std::pair<const Json*, std::string>, const Json*> anchors_;  // by resource and name
   std::deque<Json> kept_;
+  std::unordered_map<std::string, const Json*> kept_once_;  // by text
   std::map<std::pair<const Json*, std::string>, const Json*> parts_;
   mutable std::mutex mutex_;
   std::map<std::pair<std::string, Bound>, Dfa> patterns_;
@@ -74,6 +80,8 @@ class SchemaDocument {
 
 // Quotes a text for a message and truncates a long one.
 std::string shown(const std::string& text);
+// Names the kind of a JSON value and quotes it, as a phrase that continues "found ".
+std::string described(const Json& value);
 // Quotes a reference in the same way, without the base URI that was added if the reference was relative.
 std::string shown_reference(const std::string& text);
 

@@ -13,6 +13,7 @@ namespace {
 
 constexpr int64_t kWaysMax = 512;  // maximum combinations of choices at one place of a schema
 constexpr int kImpossibleDepthMax = 3;
+constexpr size_t kSomeMax = 3;  // each doubles the states of an object
 
 }  // namespace
 
@@ -26,8 +27,7 @@ uint8_t json_type(const std::string& name) {
 }
 
 Status wrong_keyword(const char* key, const char* wanted, const Json& found) {
-  std::string text = found.dump(-1, ' ', false, Json::error_handler_t::replace);
-  return invalid("JSON schema: " + std::string(key) + ": wanted " + wanted + ", found " + shown(text));
+  return invalid("JSON schema: " + std::string(key) + ": wanted " + wanted + ", found " + described(found));
 }
 
 namespace {
@@ -99,8 +99,7 @@ Result<Merged> SchemaMerger::merge(const Schemas& schemas, const Decisions& deci
       continue;
     }
     if (!schema->is_object())
-      return invalid("JSON schema: wanted an object, true or false as a schema, found " +
-                     shown(schema->dump(-1, ' ', false, Json::error_handler_t::replace)));
+      return invalid("JSON schema: wanted an object, true or false as a schema, found " + described(*schema));
     const size_t known = todo.size();
     SLUICE_TRY(add(*schema, &m, &todo, decisions, depth));
     for (size_t i = known; i < todo.size(); ++i) {
@@ -111,6 +110,12 @@ Result<Merged> SchemaMerger::merge(const Schemas& schemas, const Decisions& deci
       }
       parent.try_emplace(todo[i], schema);
     }
+  }
+  // A value cannot satisfy a schema and fail an equal one.
+  if (!m.nevers.empty() && !m.never) {
+    std::set<size_t> held;
+    for (const Json* schema : seen) held.insert(content_of(schema));
+    m.never = std::ranges::any_of(m.nevers, [&](const Json* s) { return held.contains(content_of(s)); });
   }
   if (m.number.integer && m.number.fraction) m.types &= static_cast<uint8_t>(~kNumber);
   keep_first(&m.required);
@@ -254,6 +259,12 @@ Status SchemaMerger::add_objects(Keywords* keys) {
     }
   }
   if (members) m->objects.push_back(&keys->schema);
+  if (const Json* some = keys->about(kSomeMember, kObject)) {
+    if (m->some.size() < kSomeMax)
+      m->some.push_back(some);
+    else
+      SLUICE_TRY(check(*document_->only(keys->schema, {kSomeMember}), m));
+  }
   return {};
 }
 
@@ -298,6 +309,30 @@ bool SchemaMerger::excludes(const Merged& m, const Json& value) {
   });
 }
 
+size_t SchemaMerger::content_of(const Json* schema) {
+  const auto [found, is_new] = contents_.try_emplace(schema, 0);
+  if (!is_new) return found->second;
+  std::string text = schema->dump(-1, ' ', false, Json::error_handler_t::replace);
+  (void)work_->spend(std::ssize(text) / 4);
+  return found->second = texts_.try_emplace(std::move(text), texts_.size()).first->second;
+}
+
+bool SchemaMerger::lacks_member(const Merged& m, const Json& some, int depth) {
+  const auto closed = std::ranges::find_if(m.objects, [](const Json* object) {
+    const Json* others = member(*object, "additionalProperties");
+    return others != nullptr && *others == Json(false) && !object->contains("patternProperties");
+  });
+  if (closed == m.objects.end()) return false;
+  const Json &names = some.at("names"), *properties = member(**closed, "properties");
+  if (properties == nullptr) return true;
+  if (!prepare_validation(*document_, names, work_).ok()) return false;
+  for (const auto& [name, inside] : properties->items())
+    if (is_valid(*document_, Json(name), names, Bound::kOuter, work_) &&
+        !impossible({&inside, &some.at("value")}, depth + 1))
+      return false;
+  return true;
+}
+
 // Whether a quick test proves that no value satisfies `m`.
 bool SchemaMerger::contradicts(const Merged& m, int depth) {
   if (m.types == 0) return true;
@@ -321,6 +356,16 @@ bool SchemaMerger::contradicts(const Merged& m, int depth) {
   if (m.types == kString && m.most_length >= 0 && m.least_length > m.most_length) return true;
   if (m.types == kArray && m.most_items >= 0 && m.least_items > m.most_items) return true;
   if (m.types == kArray && m.distinct && m.repeated) return true;
+  if (m.types == kArray && depth <= kImpossibleDepthMax)
+    for (const Json* some : m.arrays) {
+      const Json *wanted = member(*some, "contains"), *least = member(*some, "minContains");
+      if (wanted == nullptr || (least != nullptr && *least == Json(0))) continue;
+      for (const Json* all : m.arrays)
+        if (const Json* items = member(*all, "items"); items != nullptr && !items->is_array() &&
+                                                       !all->contains("prefixItems") &&
+                                                       impossible({items, wanted}, depth + 1))
+          return true;
+    }
   if (m.types != kObject) return false;
   if (m.most_members >= 0 && std::ssize(m.required) > m.most_members) return true;
   if (depth > kImpossibleDepthMax) return false;
@@ -337,7 +382,7 @@ bool SchemaMerger::contradicts(const Merged& m, int depth) {
     }
     if (!inside.empty() && impossible(inside, depth + 1)) return true;
   }
-  return false;
+  return std::ranges::any_of(m.some, [&](const Json* some) { return lacks_member(m, *some, depth); });
 }
 
 uint8_t SchemaMerger::possible_types(const Schemas& schemas, int depth) {

@@ -7,6 +7,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -68,6 +69,8 @@ struct Merged {
   std::vector<const Need*> needs = {};
   // arrays: schemas that constrain elements; objects: those that constrain members; effective: those that constrain anything.
   Schemas arrays = {}, objects = {}, effective = {};
+  Schemas some = {};    // values of kSomeMember
+  Schemas nevers = {};  // schemas that the value must fail
   Schemas checks = {};
   uint8_t about = 0;  // types that some keyword constrains
   // A choice that is still to be made.
@@ -115,6 +118,8 @@ class SchemaMerger {
   Status add_choices(const Json& schema, Merged* m, Schemas* todo, const Decisions& decisions, int depth);
   Status add_not(const Json& schema, Merged* m, Schemas* todo, const Decisions& decisions, int depth);
   Status add_one_of(const Json& schema, Merged* m, Schemas* todo, const Decisions& decisions, int depth);
+  std::vector<std::string> constants_of(const Json& schema, const std::string& name, int depth);
+  const Json* apart_by_constant(const Json& list);
   void add_alternatives(const Json& schema, size_t index, std::vector<Alternative>* out);
   Status add_condition(const Json& schema, Merged* m, Schemas* todo, const Decisions& decisions, int depth);
   Status add_dependencies(const Json& schema, Merged* m, Schemas* todo, const Decisions& decisions);
@@ -127,6 +132,10 @@ class SchemaMerger {
                 const Decisions& decisions);
   Status check(const Json& schema, Merged* m);
   bool contradicts(const Merged& m, int depth);
+  // Whether no member of a closed object can be one that `some` (a value of kSomeMember) asks for.
+  bool lacks_member(const Merged& m, const Json& some, int depth);
+  // A number that only schemas of the same text share.
+  size_t content_of(const Json* schema);
   using List = std::vector<Json>;
   // If a value satisfies one of these schemas, it fails the negated schema. The converse holds, too, for values whose type is not
   // `untold`: if they fail the negated schema, they satisfy at least one of these.
@@ -143,6 +152,7 @@ class SchemaMerger {
   uint8_t types_of_condition(const Json& schema, int depth);
   void negate_keyword(const Json& schema, const std::string& key, const Json& value, int depth,
                       Negation* out);
+  void negate_members(const Json& schema, const std::string& key, const Json& value, Negation* out);
   void negate_any(const Json& any, int depth, Negation* out);
   void negate_dependency(const std::string& name, const Json& wanted, int depth, Negation* out);
   static void negate_type(const Json& value, Negation* out);
@@ -178,6 +188,9 @@ class SchemaMerger {
   std::map<std::string, const Json*> absent_;
   std::map<const Json*, const Json*> besides_;
   std::map<const Json*, Nots> nots_;
+  std::map<const Json*, const Json*> apart_;  // by list of alternatives
+  std::map<const Json*, size_t> contents_;
+  std::unordered_map<std::string, size_t> texts_;
 };
 
 }  // namespace sluice

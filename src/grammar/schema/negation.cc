@@ -11,6 +11,8 @@ namespace {
 
 constexpr size_t kNegationsMax = 32;
 
+// Keywords of schemas whose negations have many ways.
+constexpr const char* kParts[] = {"$ref", "properties", "items", "allOf", "anyOf", "oneOf"};
 constexpr const char* kTypeNames[] = {"null", "boolean", "number", "string", "array", "object"};
 
 // The types of values for which a keyword can fail; 0: it never fails.
@@ -23,8 +25,8 @@ uint8_t types_of_keyword(const std::string& key) {
         "uniqueItems"}},
       {kObject,
        {"properties", "additionalProperties", "patternProperties", "unevaluatedProperties", "propertyNames",
-        "required", "minProperties", "maxProperties", "dependentRequired", "dependentSchemas",
-        "dependencies"}},
+        "required", "minProperties", "maxProperties", "dependentRequired", "dependentSchemas", "dependencies",
+        kSomeMember}},
       {kAnyType,
        {"const", "enum", "not", "oneOf", "if", "$dynamicRef", "$recursiveRef", "disallow", "extends"}}};
   for (const auto& [types, keys] : kAll)
@@ -34,16 +36,9 @@ uint8_t types_of_keyword(const std::string& key) {
 
 // Whether no schema expresses the failure of the keyword completely.
 bool is_untold(const std::string& key) {
-  static const std::set<std::string> kAll = {"unevaluatedItems",
-                                             "additionalProperties",
-                                             "patternProperties",
-                                             "propertyNames",
-                                             "unevaluatedProperties",
-                                             "$dynamicRef",
-                                             "$recursiveRef",
-                                             "disallow",
-                                             "extends",
-                                             "divisibleBy"};
+  static const std::set<std::string> kAll = {
+      "unevaluatedItems", "unevaluatedProperties", "$dynamicRef", "$recursiveRef", "disallow", "extends",
+      "divisibleBy"};
   return kAll.contains(key);
 }
 
@@ -143,7 +138,13 @@ void SchemaMerger::negate_keyword(const Json& schema, const std::string& key, co
         out->schemas.push_back({{"type", "object"}, {"properties", {{name.get<std::string>(), false}}}});
   } else if (key == "properties" && value.is_object()) {
     for (const auto& [name, inside] : value.items()) {
-      Negation nots = negated(inside, depth + 1);
+      // The negation of a schema with parts is made where it is needed, which may be nowhere.
+      const bool has_parts = inside.is_object() && std::ranges::any_of(kParts, [&](const char* part) {
+                               return inside.contains(part);
+                             });
+      Negation nots = !has_parts                            ? negated(inside, depth + 1)
+                      : types_that_fail(inside, depth) != 0 ? Negation{.schemas = {{{"not", inside}}}}
+                                                            : Negation{};
       if (nots.untold != 0) out->untold |= kObject;
       const auto with = [&name = name](Json& one) {
         return Json{
@@ -182,6 +183,8 @@ void SchemaMerger::negate_keyword(const Json& schema, const std::string& key, co
   } else if (key == "items" || key == "prefixItems" || key == "additionalItems" || key == "contains" ||
              key == "uniqueItems") {
     negate_elements(schema, key, value, out);
+  } else if (key == "additionalProperties" || key == "patternProperties" || key == "propertyNames") {
+    negate_members(schema, key, value, out);
   } else if (key == "not") {
     out->schemas.push_back(value);
   } else if (key == "$ref" && value.is_string()) {
@@ -193,6 +196,34 @@ void SchemaMerger::negate_keyword(const Json& schema, const std::string& key, co
     out->untold |= types_of_condition(schema, depth);
   } else if (is_untold(key)) {
     out->untold |= types_of_keyword(key);
+  }
+}
+
+// Negates a keyword about the names or values of members: some member fails it.
+void SchemaMerger::negate_members(const Json& schema, const std::string& key, const Json& value,
+                                  Negation* out) {
+  const auto some = [&](Json names, const Json& inside) {
+    if (types_that_fail(inside, 0) == 0) return;
+    names["type"] = "string";
+    out->schemas.push_back(
+        {{"type", "object"}, {kSomeMember, {{"names", std::move(names)}, {"value", {{"not", inside}}}}}});
+  };
+  if (key == "propertyNames") {
+    if ((types_that_fail(value, 0) & kString) != 0) some({{"not", value}}, false);
+  } else if (key == "patternProperties") {
+    if (value.is_object())
+      for (const auto& [pattern, inside] : value.items()) some({{"pattern", pattern}}, inside);
+  } else {
+    Json names = {{"allOf", Json::array()}}, listed = Json::array();
+    if (const Json* properties = member(schema, "properties");
+        properties != nullptr && properties->is_object())
+      for (const auto& [name, inside] : properties->items()) listed.push_back(name);
+    if (!listed.empty()) names["allOf"].push_back({{"not", {{"enum", std::move(listed)}}}});
+    if (const Json* patterns = member(schema, "patternProperties");
+        patterns != nullptr && patterns->is_object())
+      for (const auto& [pattern, inside] : patterns->items())
+        names["allOf"].push_back({{"not", {{"pattern", pattern}}}});
+    some(std::move(names), value);
   }
 }
 

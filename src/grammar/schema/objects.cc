@@ -11,24 +11,6 @@ namespace {
 
 constexpr size_t kNamesListedMax = 256, kKindsMax = 32;
 
-bool declares_members(const Merged& m) {
-  return std::ranges::any_of(m.objects, [](const Json* schema) {
-    const Json* properties = member(*schema, "properties");
-    return properties != nullptr &&
-           std::ranges::any_of(*properties, [](const Json& p) { return p != Json(false); });
-  });
-}
-
-// Whether the object may have members that no schema declares, even if it does not need them.
-bool takes_others(const Merged& m) {
-  bool asks = m.objects.empty();
-  for (const Json* schema : m.objects)
-    asks |= schema->contains("patternProperties") || schema->contains("additionalProperties") ||
-            schema->contains("propertyNames") ||
-            (schema->contains("unevaluatedProperties") && schema->at("unevaluatedProperties") != Json(false));
-  return asks || !declares_members(m);
-}
-
 }  // namespace
 
 // The values of "unevaluatedProperties" that apply to a member. The keyword of a schema applies unless a part of that schema evaluates the
@@ -101,7 +83,7 @@ Status ObjectRules::add_member(const Merged& m, const std::string& name, bool re
   }
   const auto value = c_.callee(schemas.value());
   if (!value.ok()) return value.status();
-  members_.push_back({name, value.value(), required});
+  members_.push_back({name, value.value(), std::move(schemas).value(), required});
   return {};
 }
 
@@ -115,78 +97,6 @@ Status ObjectRules::list_members(const Merged& m) {
   for (const std::string& name : m.required)
     if (listed.insert(name).second) SLUICE_TRY(add_member(m, name, true));
   return m.needs.empty() ? Status{} : list_needed(m, &listed);
-}
-
-Status ObjectRules::list_needed(const Merged& m, std::set<std::string>* listed) {
-  std::set<std::string> present;
-  const auto add = [&](const std::string& name) -> Status {
-    if (listed->insert(name).second) SLUICE_TRY(add_member(m, name, false));
-    return {};
-  };
-  const size_t declared = members_.size();
-  const auto note_present = [&] {
-    present.clear();
-    for (const Member& one : members_) present.insert(one.name);
-    return c_.work_->spend(8 * std::ssize(members_));
-  };
-  if (takes_others(m))
-    for (const Need* need : m.needs) SLUICE_TRY(add(need->trigger));
-  for (size_t before = members_.size() + 1; before != members_.size();) {
-    before = members_.size();
-    if (!note_present()) return schema_too_long();
-    for (const Need* need : m.needs)
-      if (present.contains(need->trigger))
-        for (const std::string& name : need->wanted) SLUICE_TRY(add(name));
-  }
-  if (!takes_others(m) && m.least_members <= static_cast<int64_t>(declared))
-    for (size_t i = declared; i < members_.size(); ++i) members_[i].unasked = true;
-  for (bool changed = true; changed;) {
-    changed = false;
-    for (const Need* need : m.needs) {
-      if (!c_.work_->spend(16 * (1 + std::ssize(need->wanted)))) return schema_too_long();
-      if (!present.contains(need->trigger)) continue;
-      const auto is_present = [&](const std::string& name) { return present.contains(name); };
-      if (std::ranges::all_of(need->wanted, is_present)) continue;
-      std::erase_if(members_, [&](const Member& one) {
-        never_ |= one.required && one.name == need->trigger;
-        return one.name == need->trigger;
-      });
-      present.erase(need->trigger);
-      changed = true;
-    }
-  }
-  return {};
-}
-
-std::shared_ptr<Dependencies> ObjectRules::dependencies(const Merged& m,
-                                                        std::vector<int32_t>* numbers) const {
-  using Members = Dependencies::Members;
-  std::set<std::string> linked, required(m.required.begin(), m.required.end());
-  std::vector<std::pair<std::string, std::string>> links;
-  for (const Need* need : m.needs)
-    for (const std::string& name : need->wanted)
-      if (!required.contains(name)) links.emplace_back(need->trigger, name);
-  for (const auto& [trigger, name] : links) linked.insert({trigger, name});
-  Dependencies out;
-  std::map<std::string, size_t> number_of;
-  for (const Member& one : members_) {
-    const bool is_linked = linked.contains(one.name);
-    numbers->push_back(is_linked ? static_cast<int32_t>(out.wanted.size()) : -1);
-    if (!is_linked) continue;
-    number_of[one.name] = out.wanted.size();
-    if (one.unasked) out.unasked.set(out.wanted.size());
-    out.wanted.push_back(Members().set(out.wanted.size()));
-  }
-  for (const auto& [trigger, name] : links)
-    if (number_of.contains(trigger)) out.wanted[number_of[trigger]].set(number_of.at(name));
-  const int64_t count = std::ssize(out.wanted);
-  if (count == 0 || !c_.work_->spend(count * count / 4)) return nullptr;
-  for (size_t middle = 0; middle < out.wanted.size(); ++middle)
-    for (Members& wanted : out.wanted)
-      if (wanted[middle]) wanted |= out.wanted[middle];
-  for (const std::string& name : m.required)
-    if (number_of.contains(name)) out.required |= out.wanted[number_of[name]];
-  return std::make_shared<Dependencies>(std::move(out));
 }
 
 // Intersects `all` with the names that "propertyNames" allows.
@@ -279,6 +189,7 @@ Result<const OtherNames*> ObjectRules::other_names(const Merged& m, const std::s
     } else {
       auto leaf = json_strings(split.names, 0, -1, c_.work_);
       if (!leaf) return schema_too_long();
+      split.kind.names = std::make_shared<const Dfa>(std::move(split.names));
       split.kind.leaf = std::make_shared<const Leaf>(std::move(*leaf));
       c_.kept_leaves_.push_back(split.kind.leaf);
     }
@@ -289,8 +200,10 @@ Result<const OtherNames*> ObjectRules::other_names(const Merged& m, const std::s
 
 Status ObjectRules::list_others(const Merged& m) {
   const bool declares = declares_members(m);
+  const auto lacks = lacks_some(m);
+  if (!lacks.ok()) return lacks.status();
   if (!takes_others(m) || m.most_members == 0) {
-    if (m.least_members <= std::ssize(members_)) return {};
+    if (m.least_members <= std::ssize(members_) && !lacks.value()) return {};
   }
   std::set<std::string> listed(m.required.begin(), m.required.end());
   for (const Json* schema : m.objects)
@@ -330,13 +243,15 @@ Status ObjectRules::list_others(const Merged& m) {
     if (closed || (few() && c_.merger_.impossible(schemas))) continue;
     if (matches_none) {
       left_out.emplace_back(&kind, std::move(schemas));
-    } else if (asked || few()) {
+    } else if (asked || few() || lacks.value()) {
       SLUICE_TRY(add_others(m, kind, schemas));
     }
   }
-  // If "minProperties" needs more members than the names above allow, or if the value is checked, names that match no pattern are added.
+  // Names that match no pattern are added if "minProperties" or a negation needs more members than the names above allow, or if the value is
+  // checked.
   for (const auto& [kind, schemas] : left_out)
-    if ((others_.empty() && few()) || !m.checks.empty()) SLUICE_TRY(add_others(m, *kind, schemas));
+    if ((others_.empty() && few()) || lacks.value() || !m.checks.empty())
+      SLUICE_TRY(add_others(m, *kind, schemas));
   return {};
 }
 
@@ -346,7 +261,7 @@ Status ObjectRules::add_others(const Merged& m, const OtherNames::Kind& kind, co
   if (kind.leaf == nullptr) return {};
   const auto value = c_.callee(schemas);
   if (!value.ok()) return value.status();
-  others_.push_back({kind.leaf, value.value()});
+  others_.push_back({&kind, value.value(), schemas});
   return {};
 }
 
@@ -355,76 +270,6 @@ Result<Callee> ObjectRules::rule(const Merged& m) {
   if (never_) return c_.never();
   SLUICE_TRY(list_others(m));
   return build(m);
-}
-
-Result<Callee> ObjectRules::build(const Merged& m) {
-  const CommonLeaves& leaves = CommonLeaves::get();
-  const int32_t rule = program_.add_rule();
-  {
-    Program::Rule& r = program_.rules[static_cast<size_t>(rule)];
-    r.least = static_cast<int32_t>(m.least_members);
-    if (m.most_members >= 0) r.most = static_cast<int32_t>(m.most_members);
-  }
-  const int32_t end = program_.add_state(rule), opened = program_.add_state(rule);
-  program_.states[static_cast<size_t>(end)].final = true;
-  program_.add_call(program_.start(rule), c_.common(leaves.open_object), opened);
-  std::vector<int32_t> numbers;
-  const auto of = dependencies(m, &numbers);
-  program_.rules[static_cast<size_t>(rule)].dependencies = of;
-  int32_t passed = 0;
-  const auto place = [&](int32_t state, int32_t open = -1) {
-    program_.states[static_cast<size_t>(state)].passed = passed;
-    program_.states[static_cast<size_t>(state)].open = open;
-  };
-  // names[i]: the state before the name of member i or of a later member. after[i]: the state after a member that precedes member i; the
-  // object may end there, or a comma leads to names[i].
-  std::vector<int32_t> names, after;
-  for (size_t i = 0; i <= members_.size(); ++i) {
-    names.push_back(program_.add_state(rule));
-    after.push_back(program_.add_state(rule));
-    program_.states[static_cast<size_t>(names[i])].must = true;
-    place(names[i]);
-    place(after[i]);
-    if (i < members_.size() && numbers[i] >= 0) ++passed;
-  }
-  place(end);
-  size_t last_required = 0;  // the object may end only at after[i] with i >= last_required
-  for (size_t i = 0; i < members_.size(); ++i)
-    if (members_[i].required) last_required = i + 1;
-  program_.add_call(opened, c_.common(leaves.blanks), names[0]);
-  program_.add_empty(opened, names[0]);
-  if (last_required == 0) program_.add_call(opened, c_.common(leaves.close_object), end);
-  // As in arrays: if a check may reject the end of the object, a blank after a member must not exclude a comma.
-  const Callee comma = c_.common(m.checks.empty() ? leaves.comma : leaves.comma_in_blanks);
-  for (size_t i = 0; i <= members_.size(); ++i) {
-    program_.add_call(after[i], comma, names[i]);
-    if (i >= last_required) program_.add_call(after[i], c_.common(leaves.close_object), end);
-  }
-  passed = 0;
-  for (size_t i = 0; i < members_.size(); ++i) {
-    const int32_t colon = program_.add_state(rule), value = program_.add_state(rule);
-    passed = std::max(passed, numbers[i] + 1);
-    place(colon, numbers[i]);
-    place(value, numbers[i]);
-    program_.add_call(names[i], c_.name(members_[i].name), colon);
-    program_.add_call(colon, c_.common(leaves.blanks), value);
-    program_.add_empty(colon, value);
-    program_.add_call(value, members_[i].value, after[i + 1], true);
-    program_.states[static_cast<size_t>(value)].calls.back().member = numbers[i];
-    if (!members_[i].required) program_.add_empty(names[i], names[i + 1]);
-  }
-  for (const Others& others : others_) {
-    const int32_t colon = program_.add_state(rule), value = program_.add_state(rule);
-    Callee name = c_.common(others.name);
-    if (!name_checks_.empty()) name = c_.checked(name, name_checks_);
-    // Names must be unique.
-    place(colon);
-    place(value);
-    program_.add_call(names.back(), name, colon, false, Among::kNew);
-    program_.add_call(colon, c_.common(leaves.colon), value);
-    program_.add_call(value, others.value, after.back(), true);
-  }
-  return rule;
 }
 
 }  // namespace sluice

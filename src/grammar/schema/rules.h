@@ -18,8 +18,9 @@ struct OtherNames {
   struct Kind {
     std::vector<std::string> few = {};  // all names of the kind; empty if `leaf` matches them
     LeafPointer leaf = {};
-    Schemas schemas = {};                // the schemas of the patterns that the names match
-    std::set<const Json*> matched = {};  // the schemas that contain these patterns
+    std::shared_ptr<const Dfa> names = {};  // of `leaf`
+    Schemas schemas = {};                   // the schemas of the patterns that the names match
+    std::set<const Json*> matched = {};     // the schemas that contain these patterns
   };
   std::vector<Kind> kinds = {};
   Schemas checks = {};  // "propertyNames" that must be checked on the whole name
@@ -108,6 +109,11 @@ class ArrayRules {
   bool alike_ = false;  // all elements have the same schemas
 };
 
+// Whether some schema of the object declares a member.
+bool declares_members(const Merged& m);
+// Whether the object may have members that no schema declares, even if it does not need them.
+bool takes_others(const Merged& m);
+
 class ObjectRules {
  public:
   explicit ObjectRules(SchemaCompiler* compiler) : c_(*compiler), program_(compiler->program_) {}
@@ -117,13 +123,20 @@ class ObjectRules {
   struct Member {
     std::string name;
     Callee value;
+    Schemas schemas;  // of the value
     bool required;
     bool unasked = false;  // present only if other members need it
   };
   // Members whose names are not listed. All names of one kind (OtherNames) have the same schemas.
   struct Others {
-    LeafPointer name;
+    const OtherNames::Kind* kind;
     Callee value;
+    Schemas schemas;  // of the value
+  };
+  // A way to read one of Others: its name, and the layer of the state after it.
+  struct OtherWay {
+    Callee name, value;
+    size_t layer;
   };
   Status list_members(const Merged& m);
   // Adds the members that only dependencies name, and removes those that cannot have what they need.
@@ -138,7 +151,15 @@ class ObjectRules {
   Result<bool> is_named_well(const Merged& m, const std::string& name);
   Status add_names(const Json& names, Dfa* all, Schemas* checks);
   Result<const OtherNames*> other_names(const Merged& m, const std::set<std::string>& listed);
+  // Whether a member with this name may be one that `some` (a value of kSomeMember) asks for.
+  Result<bool> is_some(const Json& some, const std::string& name);
+  // Whether some value of m.some is not satisfied by any listed member.
+  Result<bool> lacks_some(const Merged& m);
+  // Ways to read a value in a layer of the object's states. A layer is the set of the values of m.some that earlier members satisfy.
+  Result<std::vector<std::pair<Callee, size_t>>> ways_of(const Merged& m, const Member& one, size_t layer);
+  Result<std::vector<OtherWay>> ways_of(const Merged& m, const Others& others, size_t layer);
   Result<Callee> build(const Merged& m);
+  Status build_layer(const Merged& m, const std::vector<int32_t>& numbers, size_t layer);
 
   SchemaCompiler& c_;
   Program& program_;
@@ -146,6 +167,10 @@ class ObjectRules {
   std::vector<Others> others_;
   Schemas name_checks_;
   bool never_ = false;
+  // By layer and member i: the state before the name of member i or of a later member, and the state after a member that precedes member i;
+  // the object may end there, or a comma leads to names_[layer][i].
+  std::vector<std::vector<int32_t>> names_, after_;
+  int32_t end_ = -1;
 };
 
 }  // namespace sluice

@@ -14,7 +14,8 @@ namespace sluice {
 namespace {
 
 constexpr int kDepthMax = 64;
-constexpr int64_t kLookSteps = 8;  // per schema visited
+constexpr int64_t kLookSteps = 8;      // per schema visited
+constexpr int64_t kDecimalSteps = 48;  // to read a number in exact form
 
 int64_t characters(const std::string& text) {
   return std::count_if(text.begin(), text.end(),
@@ -115,8 +116,10 @@ class Validator {
   bool number(const Json& value, const Json& schema) const {
     const auto v = Decimal::of(value);
     if (!v) return false;
+    (void)work_->spend(kDecimalSteps);
     const auto order = [&](const char* key) -> std::optional<int> {
       const Json* bound = member(schema, key);
+      if (bound != nullptr) (void)work_->spend(kDecimalSteps);
       const auto b = bound != nullptr ? Decimal::of(*bound) : std::nullopt;
       return b ? std::optional(compare(*v, *b)) : std::nullopt;
     };
@@ -132,6 +135,7 @@ class Validator {
     const Json* multiple = member(schema, "multipleOf");
     const auto m = multiple != nullptr ? Decimal::of(*multiple) : std::nullopt;
     if (!m) return true;
+    (void)work_->spend(4 * kDecimalSteps);
     // Some checkers divide doubles, and others compute exactly.
     const double quotient = value.get<double>() / multiple->get<double>();
     const bool by_doubles = quotient == std::floor(quotient), exact = is_multiple(*v, *m);
@@ -189,6 +193,14 @@ class Validator {
     if (const Json* required = member(schema, "required"); required != nullptr && required->is_array())
       for (const Json& name : *required)
         if (name.is_string() && !value.contains(name.get<std::string>())) return false;
+    if (const Json* some = member(schema, kSomeMember)) {
+      const auto& members = value.items();
+      if (std::none_of(members.begin(), members.end(), [&](const auto& one) {
+            return inside(Json(one.key()), some->at("names"), depth) &&
+                   inside(one.value(), some->at("value"), depth);
+          }))
+        return false;
+    }
     const Json *names = member(schema, "propertyNames"), *properties = member(schema, "properties");
     const Json *patterns = member(schema, "patternProperties"),
                *others = member(schema, "additionalProperties"),
