@@ -146,8 +146,8 @@ Status read_rows(const char* path, Data* data) {
   return {};
 }
 
-// settled_us is not among them. It needs groups that were written before the previous launch, and these rows time a GEMM alone. It was
-// fitted to whole layers.
+// The constants to fit, all but settled_us. That constant was fitted to whole layers: it applies only if the groups were written
+// before the previous launch, and these rows time a GEMM alone.
 std::vector<double*> free_constants(Constants* c, DType w) {
   const size_t at = w == DType::kE2M1 ? 0 : 1;
   TileConstants& t = c->tile[at];

@@ -14,7 +14,7 @@ constexpr int64_t kInputBytesMax = 16 << 20;  // per text or line; more bytes th
 
 // Reads the rest of `in` without the final newline. kIo: reading failed. kCorrupt: the text exceeds kInputBytesMax. Messages name `place`.
 Result<std::string> text_of(std::FILE* in, const std::string& place);
-// Reads a whole file like text_of(). kIo: also if the file is missing; the message says by `what` what the file should contain.
+// Reads a whole file like text_of(). kIo includes a missing file; its message contains `what`, a description of the file's content.
 Result<std::string> file_text(const std::string& path, const std::string& what);
 // Reads the next line without its end ("\n" or "\r\n"); nullopt at the end of input. The errors are those of text_of().
 Result<std::optional<std::string>> next_line(std::FILE* in, const std::string& place);

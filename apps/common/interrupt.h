@@ -12,7 +12,7 @@ enum class EndOn : uint8_t {
 };
 
 // During the lifetime of an instance, the first signal only makes asked_to_end() true; the next signal has its default effect. Only one instance
-// may exist at a time, and all must be made on the same thread.
+// may exist at a time, and all instances must be created on the same thread.
 class Interruptible {
  public:
   explicit Interruptible(EndOn signals);
@@ -21,7 +21,7 @@ class Interruptible {
   Interruptible& operator=(const Interruptible&) = delete;
 };
 
-bool asked_to_end();  // whether a signal has arrived since the last Interruptible was made
-int ending_signal();  // that signal; 0: none has arrived
+bool asked_to_end();  // whether a signal has arrived since the last Interruptible was created
+int ending_signal();  // the signal that arrived; 0: no signal
 
 }  // namespace sluice::apps

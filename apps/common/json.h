@@ -1,4 +1,4 @@
-// JSON output that several subcommands share. The texts end in a newline.
+// JSON output that several subcommands share.
 #pragma once
 #include <string>
 #include <vector>
@@ -9,7 +9,7 @@
 
 namespace sluice::apps {
 
-// Invalid UTF-8, such as a token that ends within a character, becomes U+FFFD.
+// The text of `json`, which ends in a newline. Invalid UTF-8, such as a token that ends within a character, becomes U+FFFD.
 std::string json_text(const OrderedJson& json);
 OrderedJson device_json(const DeviceInfo& device);
 OrderedJson timings_json(const std::vector<StepTiming>& timings);

@@ -127,7 +127,7 @@ std::optional<int> take_turn(Chat& chat, const RunOptions& o, const AnswerForm& 
   const Interruptible interruptible(EndOn::kCtrlC);
   auto reply = chat.ask(*conversation, o.sampling, o.stop, std::ref(printer), should_stop, form.filter());
   if (!reply.ok()) {
-    // If the context is full, the chat goes on, because the next line may be /new. The exit status tells scripts that an answer is missing.
+    // If the context is full, the chat continues, because the next line may be /new. The exit status tells scripts that an answer is missing.
     const bool full = reply.status().code == Code::kInvalidArgument;
     const bool can_begin_anew = full && conversation->messages.size() > 1;
     wrong_use(reply.status().message + (can_begin_anew ? "; /new begins a new conversation" : ""));

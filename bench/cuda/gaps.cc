@@ -1,5 +1,5 @@
-// The cost of a plain launch between dependent launches of expert layers, in bursts and sustained. Suites now rest before
-// sustained runs: without a rest the power limit, not the plain launch, lowered the clock (docs/lab/cuda-step-launches.md).
+// The cost of a plain launch between dependent launches of expert layers, in bursts and sustained. The suites rest before
+// sustained runs, because without a rest the power limit lowered the clock (docs/lab/cuda-step-launches.md).
 #include <algorithm>
 #include <array>
 

@@ -308,7 +308,7 @@ Status run(const Options& o) {
   }
   return rows > 0 ? Status{}
                   : unsupported(
-                        "nothing to measure: no selected suite has the models and tokens asked for; see the "
+                        "nothing to measure: no selected suite has the requested models and tokens; see the "
                         "lines above");
 }
 

@@ -48,7 +48,7 @@ class Peer:
 
         import triton.language.target_info as target_info
 
-        # Functions that exist only in Triton after 3.6. Each asks whether this GPU is of some AMD type, which it is not.
+        # Functions that exist only in Triton after 3.6. Each returns whether this GPU has a certain AMD architecture; here that is always false.
         for name in ("is_hip_gfx1250", "is_hip_cdna4", "is_hip_cdna3"):
             if not hasattr(target_info, name):
                 setattr(target_info, name, triton.constexpr_function(is_another_gpu))

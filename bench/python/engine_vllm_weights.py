@@ -75,9 +75,9 @@ def fill(model, config: dict, shard: Shard = Shard()) -> None:
     """Fills every parameter with random numbers that depend on SEED and its name. GEMMs keep the magnitude of their input, and residual
     branches add a fifth of it.
 
-    Backends pad experts differently, so random numbers fill the checkpoint's shape and padding is zero, as after vLLM's loader. An expert
-    has the same weights on every rank, also if it is replicated. Of a layer that is split over tensor-parallel ranks, each rank fills its own
-    shard, the same for each backend. Only the first rank has the bias of the down projection, as after vLLM's loader."""
+    Backends pad experts differently, so random numbers fill the checkpoint's shape and padding is zero, as after vLLM's loader. An expert has
+    the same weights on every rank, even if it is replicated. If a layer is split over tensor-parallel ranks, each rank fills its own
+    shard, with the same numbers for each backend. Only the first rank has the bias of the down projection, as after vLLM's loader."""
     import torch
 
     hidden, experts = config["hidden_size"], config.get("num_local_experts") or config["num_experts"]

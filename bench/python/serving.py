@@ -180,7 +180,7 @@ class Run:
         print(f"{self.result.name} {op} {count}: {median / 1e3:.3f} ms [p10 {p10 / 1e3:.3f}, p90 {p90 / 1e3:.3f}] {note}", flush=True)
 
     def keep_metric(self, workload: str, op: str, flight: int, got: dict, note: str, tails: tuple[str, ...] = ("99",), more: str = "") -> None:
-        """Adds a row of bench serve's results. Tail latencies stand after "; " in the note, which is ignored when rows are compared."""
+        """Adds a row of bench serve's results. Tail latencies follow "; " in the note; comparisons of rows ignore that part."""
         tail = " ".join(f"p{p} {got[f'p{p}_{op}_ms']:.2f} ms" for p in tails)
         times = tuple(got[f"{of}_{op}_ms"] * 1e3 for of in ("median", "p10", "p90"))
         self.keep(workload, op, flight, times, f"{note}; {tail}{more}")

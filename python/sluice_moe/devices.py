@@ -127,8 +127,8 @@ def is_capturing() -> bool:
 
 
 def aligned_bytes(count: int, device: torch.device) -> torch.Tensor:
-    """Allocates u8 [count] on a device, aligned to 256 bytes. Large CPU buffers ask for huge pages, because each call reads all weights once and TLB
-    misses with 4 KiB pages would slow that."""
+    """Allocates u8 [count] on a device, aligned to 256 bytes. Large CPU buffers request huge pages, because each call reads all weights once, and
+    TLB misses with 4 KiB pages would slow the reads."""
     huge = device.type == "cpu" and count >= 2 * _HUGE_PAGE
     alignment = _HUGE_PAGE if huge else 256
     memory = torch.empty(count + alignment, dtype=torch.uint8, device=device)

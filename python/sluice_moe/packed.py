@@ -14,7 +14,7 @@ from .errors import CorruptData, Error
 if TYPE_CHECKING:
     from .layer import MoeLayer
 
-ALIGNMENT = 256  # of each tensor; tensors have the order of the packed file (include/sluice/sluice.h)
+ALIGNMENT = 256  # of each tensor; they follow each other in the order of the packed file (include/sluice/sluice.h)
 DTYPES = {"F32": torch.float32, "BF16": torch.bfloat16, "I32": torch.int32, "U8": torch.uint8}
 
 
@@ -38,7 +38,7 @@ def _header(native: int) -> dict:
 
 
 def packed_views(layer: MoeLayer) -> dict[str, torch.Tensor]:
-    """Returns the packed tensors by their plain names, as views of layer.packed; [experts, ...] for tensors of experts."""
+    """Returns {plain name: tensor}, where the tensors are views of layer.packed; tensors of experts are [experts, ...]."""
     named = {n: t for n, t in _header(layer._native).items() if n != "__metadata__" and not n.startswith("sluice.")}
     views, at = {}, 0
     for name, entry in sorted(named.items(), key=lambda item: item[1]["data_offsets"][0]):

@@ -11,8 +11,8 @@
 
 namespace sluice {
 
-// Candidates of every backend, whether or not this machine can run them: CUDA first, because it is faster where it
-// runs.
+// The candidates of every backend, including backends that this machine cannot run. CUDA's come first, because
+// they are faster.
 const Catalog& all_candidates();
 
 struct OpenOptions {
@@ -25,8 +25,8 @@ struct OpenOptions {
 // kUnsupported says what is missing on this machine.
 Result<std::unique_ptr<Device>> open_device(const OpenOptions& options);
 
-// Makes a group of 2 to 8 devices of one backend; a device's rank is its index. kInvalidArgument says which device does not fit,
-// kUnsupported which GPU cannot access another's memory.
+// Makes a group of 2 to 8 devices of one backend; a device's rank is its index. kInvalidArgument names the device that does not
+// fit; kUnsupported names the GPU that cannot access another GPU's memory.
 Result<std::unique_ptr<Group>> make_group(std::span<Device* const> devices, const GroupOptions& options = {});
 
 // The vector levels that this build has code for: "AVX3 AVX2 EMU128".

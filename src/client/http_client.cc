@@ -297,7 +297,7 @@ std::unique_ptr<Connection> ClientLoop::take_idle() {
   return nullptr;
 }
 
-// Keeps a connection for reuse, or closes it. The handler of its timer may still be queued, so a connection is destroyed only after that has run.
+// Keeps a connection for reuse, or closes it. The handler of its timer may still be queued, so the connection is destroyed only after that handler has run.
 void ClientLoop::keep(std::unique_ptr<Connection> connection) {
   connection->rest();
   if (connection->again() && !connection->timed_out()) {

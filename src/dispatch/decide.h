@@ -33,7 +33,7 @@ struct Decision {
   const Config& config() const { return choice().configs[static_cast<size_t>(choice().config)]; }
 };
 
-// If all configurations give the same reasons, these; otherwise each configuration's reasons after its name.
+// Returns the common reasons if all configurations give the same ones; otherwise lists each configuration's name and its reasons.
 Refusal refusal_of(const std::vector<Config>& configs);
 
 // Depends only on its arguments. Chooses the least cost; among equal costs, the first candidate in the table.

@@ -50,7 +50,7 @@ class Device {
 
   virtual Stream stream() = 0;
   // Makes a stream of this device out of the caller's stream (a cudaStream_t): launches and copies go to that
-  // stream alone, also while the caller captures it. For start-up only, because it allocates memory. The
+  // stream alone, even while the caller captures it. For start-up only, because it allocates memory. The
   // wrapped stream must outlive the work enqueued on it; if unwrap() does not release it, the device's
   // destructor does. Graphs captured through a wrapped stream share its counters, so such a graph must not
   // run concurrently with itself or with other work of that wrapped stream. Each call of wrap() makes a

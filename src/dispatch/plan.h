@@ -132,7 +132,7 @@ Result<Policy> invariant_policy(const DeviceInfo& device, std::span<const Candid
   return one;
 }
 
-// Finds the changes of a step function of the token count from `first` on. Examines all counts up to 64, then counts
+// Finds the token counts, from `first` to tokens_max, at which a step function of the token count changes. Examines all counts up to 64, then counts
 // that grow by a thirty-second at a time. Calls same(a, b), which returns whether two neighboring examined counts
 // agree. If they do not, finds by bisection the first count after a that differs from a, calls change(count), and
 // continues from there. Assumes that there is no change between two counts that agree.

@@ -153,8 +153,8 @@ class Engine {
   // now. Does nothing without count_experts.
   Status ask_expert_counts();
   // The counts of the last copy, initially zeros; null without count_experts. A token is counted each
-  // time it is computed: also if it is recomputed after a preemption or an error, or lies past a stop
-  // token.
+  // time it is computed, including tokens that are recomputed after a preemption or an error, and
+  // tokens past a stop token.
   std::shared_ptr<const ExpertCounts> expert_counts() const {
     return counts_experts_ ? plans_.experts->counts() : nullptr;
   }

@@ -155,8 +155,8 @@ class Loader {
     } else {
       c.maps_tokens = !whole;
     }
-    // The model's weights have other shapes in these cases. If the files lack their own, loading fails and
-    // names the missing tensors.
+    // The model's weights have other shapes in these cases, so the head cannot share them. If its files
+    // lack these tensors, loading fails and names them.
     own_.embedding |= !same_width;
     own_.lm_head |= !same_width || !whole;
     if (!whole && !c.maps_tokens)

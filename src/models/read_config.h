@@ -17,7 +17,7 @@ constexpr int64_t kConfigBytesMax = 16 << 20;
 template <class T>
 Status must_be(const JsonAt& config, const std::string& key, const T& wanted, const std::string& models) {
   SLUICE_TRY(config.need_object());
-  // For transformers null is false, also where a missing key is true.
+  // For transformers null is false, even where a missing key means true.
   const bool null_is_false =
       std::is_same_v<T, bool> && Json(wanted) == Json(true) && config.value().contains(key);
   if (!config.has(key) && !null_is_false) return {};

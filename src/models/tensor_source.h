@@ -18,7 +18,7 @@ Status check_widened(const Checkpoint& files, const TensorSpec& spec);
 class TensorSource {
  public:
   static TensorSource of_files(std::unique_ptr<Checkpoint> file, int threads);
-  // specs: all tensors that hold() may be asked for, in the order of the random stream.
+  // specs: all tensors that hold() may be called for, in the order of the random stream.
   static TensorSource of_random(const std::vector<TensorSpec>& specs, const RandomOptions& options,
                                 int threads);
 

@@ -61,7 +61,7 @@ std::optional<ApiError> ServedModel::check_length(int64_t tokens, const char* fi
   return too_long(std::to_string(tokens), field);
 }
 
-// Called before tokenizing. Rejects a text that is too long for the model even at the most bytes per token.
+// Called before tokenizing. Rejects a text that is too long for the model even if every token is as long as the longest one.
 std::optional<ApiError> ServedModel::check_bytes(int64_t bytes, const char* field) const {
   const int64_t fewest = limit_.fewest_tokens(bytes);
   if (limit_.fits(fewest)) return {};

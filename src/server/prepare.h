@@ -37,7 +37,7 @@ class ServedModel {
   Result<Prepared, ApiError> completion(std::string_view body) const;
   // Whether constrain() compiles a grammar for the request.
   static bool compiles(const ApiRequest& request);
-  // Compiles the structure that the answer must match. Once `stop` is requested, gives up and returns an error, which nobody reads.
+  // Compiles the structure that the answer must match. Once `stop` is requested, stops early and returns an error that no caller reads.
   std::optional<ApiError> constrain(Prepared* prepared, const std::stop_token& stop) const;
   Result<std::string, ApiError> tokenize(std::string_view body) const;    // returns JSON
   Result<std::string, ApiError> detokenize(std::string_view body) const;  // returns JSON

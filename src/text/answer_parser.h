@@ -8,7 +8,7 @@
 
 namespace sluice {
 
-// How a message ended. kNothing: without a token for it, because the next message began or the tokens ended.
+// How a message ended. kNothing: no token ended it; the next message began, or there were no more tokens.
 enum class MessageEnd : uint8_t { kEnd, kCall, kReturn, kNothing };
 
 struct AnswerEvent {

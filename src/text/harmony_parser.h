@@ -16,7 +16,7 @@ using ParsedHarmony = ParsedAnswer;
 // Errors are handled as follows. A "note" is a text in `recovered`.
 //   - Without <|message|>, the recognized words at the start of a header are the header, and the rest is content. The same holds if a
 //     header is longer than kHeaderBytesMax, so that text is not held back forever.
-//   - If the tokens end in a header, this holds, too, but if the last word may be the beginning of a header word, it becomes a note.
+//   - The same holds if the tokens end in a header, except that a last word that may be the beginning of a header word becomes a note.
 //   - <|start|> or <|channel|> in content ends the message. <|channel|> also begins a message of the assistant.
 //   - Text, <|channel|> or <|message|> between messages, without <|start|>, begins a message of the assistant.
 //   - If <|start|> follows a header directly, the header is dropped, with a note.

@@ -14,7 +14,7 @@ namespace sluice {
 // scale   floor(log2(max |v|)) - 2 + 127, clamped to 0 .. 254. A block of zeros has scale 127. A block that
 //         contains a NaN has scale 255, and all its codes are 0.
 // codes   v / 2^(scale - 127) rounded to the nearest of the sixteen values, ties to the even code, clamped to
-//         magnitude 6. The sign is kept, also for zero. A block that contains an infinity has scale 254: the
+//         magnitude 6. The sign is kept, even for zero. A block that contains an infinity has scale 254: the
 //         infinity becomes 6, which dequantizes to infinity, and the other values are rounded with that
 //         scale.
 //

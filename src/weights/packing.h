@@ -90,7 +90,7 @@ uint64_t fingerprint_of(std::span<const uint64_t> hashes);
 // Checks the weights without packing them: kCorrupt as in pack_rows with NoNumbers::kRefuse.
 Status check_weights(const PackedMatrix& matrix, const MatrixSource& from, int threads);
 // The fingerprint that pack_rows returned, recomputed from the packed bytes. It differs from pack_rows' result if a
-// byte of a weight or scale has changed since packing, and in fragments also if packing kept a NaN scale.
+// byte of a weight or scale has changed since packing, and in fragments also differs if packing kept a NaN scale.
 Result<uint64_t> fingerprint(const PackedMatrix& matrix, const PackedWeights& packed, int threads);
 
 }  // namespace sluice

@@ -209,7 +209,7 @@ struct Suite<Attention> {
     const bool values_alone = fill == Fill::kSomeNan || fill == Fill::kInfinite;
     return values_alone && kv_head == 0 ? Fill::kNormal : fill;
   }
-  // kSkewed, kRareNan: all rows are the last rows of one long sequence. Other fills draw lengths at random:
+  // kSkewed, kRareNan: all rows are the last rows of one long sequence. Other fills choose random lengths:
   // there are sequences without rows, rows without a sequence, sequences with more rows than keys, and
   // missing keys.
   static void fill_lengths(const P& p, Fill fill, const Attention::Args& a, Random& random) {

@@ -312,7 +312,7 @@ TEST(Cli, MoeRunsALayerGivenAsFieldsWithANamedKernel) {
   EXPECT_TRUE(contains(json, "cpu.lora_delta.dot")) << json;
 }
 
-// Kernels that round activations to FP8 are listed where they run, and asked for in vain anywhere else.
+// Kernels that round activations to FP8 are listed if they can run; otherwise requesting them is an error.
 TEST(Cli, Fp8Activations) {
   const std::vector<std::string> explain = {"explain",  "--model", "gpt-oss-120b",      "--tokens", "8192",
                                             "--device", "h200",    "--moe-activations", "fp8"};

@@ -1,4 +1,4 @@
-// Descriptors (cards) of the CUDA kernels of experts on tensor cores: which weights they want, and which are chosen.
+// Descriptors (cards) of the CUDA kernels of experts on tensor cores: which weights they accept, and which kernels are chosen.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -18,7 +18,7 @@
 namespace sluice::test {
 namespace {
 
-// Fails a copy that is asked for after a fixed number of others.
+// Fails the copy that follows a fixed number of successful copies.
 class RankDevice final : public WrappedDevice {
  public:
   using WrappedDevice::WrappedDevice;
@@ -87,7 +87,7 @@ EngineOptions shipped_options() {
   return {.max_model_len = 2048, .max_num_seqs = 4, .max_num_batched_tokens = 100};
 }
 
-// As models/parity_test.cc asks of one device.
+// The bounds of models/parity_test.cc, which tests one device.
 TEST(EngineRanks, LogitsOfTheShippedModelAreWithinTheNoiseOfItsRoundings) {
   RanksModel m(kShipped, 2, DType::kBF16);
   const auto engine = m.engine(shipped_options());

@@ -387,7 +387,7 @@ TEST_P(PrefixCacheMix, ReadsAndAnswersAreThoseOfRequestsAlone) {
       texts[at].push_back(t.id);
       EXPECT_LT(t.cached_tokens, std::ssize(requests[at].prompt));
     }
-    // Every published page can be found, also between steps, so no chain has a gap.
+    // Every published page can be found, even between steps, so no chain has a gap.
     if (steps % 16 == 0) {
       ASSERT_EQ(std::ssize(found_in(scheduler.pool(), texts, bounds.page_size, GetParam().windows)),
                 scheduler.pool().published());

@@ -250,7 +250,7 @@ TEST_F(EngineGpu, TogetherOrAloneInChunksOrShortOfPagesGivesTheSameBits) {
   EXPECT_EQ(small->scheduler().free_pages(), 8);
 }
 
-// Pages of the previous step, pages of earlier requests, and pages that two sequences come to share.
+// Pages of the previous step, pages of earlier requests, and pages that two sequences share later.
 TEST_F(EngineGpu, SharedPrefixesGiveTheSameBits) {
   ASSERT_NO_FATAL_FAILURE(make_random());
   Random random(21);

@@ -1,4 +1,4 @@
-// Work on a caller's stream, also while the caller captures a graph.
+// Work on a caller's stream, including while the caller captures a graph.
 #include "dispatch/plan.h"
 #include "gpu/gpu.h"
 #include "ops/group_rows.h"

@@ -80,7 +80,7 @@ TYPED_TEST_P(Conformance, EveryCandidateOnEveryCase) {
   }
 }
 
-// Problems that validate() and supports() accept must pass, also those that no case lists.
+// Every problem that validate() and supports() accept must pass, even if no case lists it.
 // SLUICE_FUZZ_PROBLEMS and SLUICE_FUZZ_SEED set the number of problems and the seed.
 TYPED_TEST_P(Conformance, FuzzedProblems) {
   using Op = TypeParam;

@@ -19,7 +19,7 @@ inline int poison_of(DType dtype) {
   return dtype == DType::kF32 || dtype == DType::kBF16 || dtype == DType::kE4M3 ? 0xFF : 0xA7;
 }
 
-// kOddRows: strided rows, and a first element that lies one element behind a multiple of 64 bytes, unless the contract wants aligned rows.
+// kOddRows: strided rows, and a first element one element after a multiple of 64 bytes, unless the contract requires aligned rows.
 enum class Spread : uint8_t { kContiguous, kStridedRows, kOddRows };
 
 // One tensor in host memory: guard | rows, with gaps between them if strided | guard.

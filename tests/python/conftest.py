@@ -35,7 +35,7 @@ def run_python():
 
 @contextlib.contextmanager
 def serve(*flags: str, model: pathlib.Path = ROOT / "models" / "sluice-16e-tiny"):
-    """The address of `sluice serve` with a model, which must exit cleanly: the command SLUICE_COMMAND, or else the package's."""
+    """Runs `sluice serve` with a model and yields its address; the server must exit cleanly. Uses the command SLUICE_COMMAND, or else the package's command."""
     command = os.environ.get("SLUICE_COMMAND")
     words = [*([command] if command else [sys.executable, "-m", "sluice_moe"]), "serve", str(model), "--port", "0", "-q", *flags]
     server = subprocess.Popen(words, stdout=subprocess.PIPE, text=True, cwd="/")
@@ -94,7 +94,7 @@ class Made:
         return layer
 
     def choice(self, x):
-        """(ids, weights) of each token."""
+        """Returns (ids, weights) of each token."""
         import torch
 
         logits = x.double() @ self.tensors["router"].double().T
@@ -144,7 +144,7 @@ def close(got, wanted, share=0.02):
 
     assert got.shape == wanted.shape, f"wanted {list(wanted.shape)}, found {list(got.shape)}"
     apart = (got.double() - wanted).abs().max().item() / max(wanted.abs().max().item(), 1e-9)
-    assert apart < share, f"wanted at most {share} of the largest value apart, found {apart}"
+    assert apart < share, f"wanted a difference of at most {share} of the largest value, found {apart}"
     return bool(torch.isfinite(got).all())
 
 

@@ -50,8 +50,8 @@ def inputs(tokens, device="cuda", seed=7):
 
 def near(got, wanted, share=0.02):
     apart = (got.double() - wanted.double()).abs().max().item() / wanted.double().abs().max().item()
-    assert apart < share, f"wanted at most {share} of the largest value apart, found {apart}"
-    return f"{apart:.4f} of the largest value apart"
+    assert apart < share, f"wanted a difference of at most {share} of the largest value, found {apart}"
+    return f"differs by {apart:.4f} of the largest value"
 
 
 def check_cpu_agrees():
@@ -191,7 +191,7 @@ def explained(layer, tokens: int) -> tuple[str, ...]:
 
 
 def check_compiled_graph_changes_kernels():
-    """torch.compile once: at each count of tokens the graph runs the kernels that the layer alone runs, with the same bits."""
+    """torch.compile compiles once; at each token count the graph runs the same kernels as the layer alone, with the same bits."""
     from torch._dynamo.testing import CompileCounterWithBackend
 
     layer, counter = layer_on("cuda", tokens_max=300), CompileCounterWithBackend("inductor")

@@ -38,7 +38,7 @@ def test_the_formula_is_that_of_the_library(act):
     h = x.double() @ up[0].double().T
     inside = activation.function(*(h.chunk(2, dim=-1) if activation.gated else (h,)), **parameters)
     wanted = inside @ down[0].double().T
-    # Values between the products are rounded to bf16, and so is the output: 2^-9 of each term, and of the sum.
+    # The values between the products and the output are rounded to bf16, so the bound is 2^-9 of each term plus 2^-9 of the sum.
     assert ((found - wanted).abs() <= 2.0**-8 * (inside.abs() @ down[0].double().abs().T + wanted.abs())).all()
 
 

@@ -20,7 +20,7 @@ def sources(package: pathlib.Path) -> dict[str, str]:
 
 
 def imports(name: str, source: str, modules: set[str], packages: set[str]) -> set[str]:
-    """The modules of `modules` that a source imports, also inside functions. Python imports a module's parents itself, so a parent counts only
+    """The modules of `modules` that a source imports, including imports inside functions. Python imports a module's parents itself, so a parent counts only
     if a name is imported from it. If a source calls import_module(), each of its strings that names a module counts."""
     tree, out = ast.parse(source), set()
     calls = {getattr(node.func, "attr", getattr(node.func, "id", "")) for node in ast.walk(tree) if isinstance(node, ast.Call)}

@@ -63,7 +63,7 @@ def test_a_kernel_that_cannot_run_is_an_error(given, reason):
 
 def test_a_compiled_graph_changes_kernels_with_the_count_of_tokens():
     """torch.compile once. At each count the graph runs the kernel that explain() names: its output has the bits of a layer that has this kernel
-    alone. Every kernel sums in an order of its own, so the bits tell them apart."""
+    alone. Kernels sum in different orders, so equal bits identify the kernel."""
     from torch._dynamo.testing import CompileCounterWithBackend
 
     made = Made(hidden=256, intermediate=512, experts=8, top_k=2)

@@ -75,7 +75,7 @@ class ChatMlTest(ServerTest):
 
 
     def check_continuation(self):
-        """The answer is what follows the prompt's tokens, also where the format reasons and where functions are offered."""
+        """The answer is the text after the prompt's tokens, even if the format reasons or functions are offered."""
         turns = [*QUESTION, {"role": "assistant", "content": "The answer\n"}]
         for fields in ({"continue_final_message": True}, {"messages": [*QUESTION, {**turns[-1], "prefix": True}]}, {"continue_final_message": True, "tools": TOOLS[1:]}):
             fields = {"messages": turns, **fields}

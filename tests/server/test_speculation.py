@@ -10,7 +10,7 @@ from server import QUESTION, Server, joined
 
 CHAT, COMPLETION = "/v1/chat/completions", "/v1/completions"
 MODEL = str(Path(__file__).resolve().parents[2] / "models" / "sluice-16e-tiny")
-# All drafts are verified, also unlikely ones, so that many are rejected.
+# All drafts are verified, including unlikely ones, so that many are rejected.
 CONFIG = {"method": "ngram", "num_speculative_tokens": 5, "prompt_lookup_min": 1, "prompt_lookup_max": 3, "enable_adaptive_verification": False}
 # The shipped model's draft head.
 HEAD = {"method": "eagle3", "num_speculative_tokens": 4, "enable_adaptive_verification": False}

@@ -9,7 +9,7 @@
 namespace sluice::bench {
 namespace {
 
-constexpr int64_t kDraftTokens = 8;  // most tokens of a draft_step
+constexpr int64_t kDraftTokens = 8;  // maximum number of tokens of a draft_step
 
 // Writes the ids of all routing samples as raw i32.
 Status write_draws(const ExpertShape& shape, Spread spread, const std::vector<Draw>& draws,

@@ -108,5 +108,5 @@ def switched_on(name: str = SWITCH) -> bool:
 
 
 def asked_by_environment() -> list[str]:
-    """The environment variables that ask for Sluice."""
+    """The environment variables that request Sluice."""
     return [name for name in (SWITCH, GATES, AUTO) if switched_on(name)]

@@ -1,5 +1,5 @@
-"""The formats of experts: the parameters that SGLang's loaders fill, the same tensors by the plain names of MoeLayer.load(), and the reasons
-why a quantization is none of them. Does not import SGLang."""
+""" The formats of experts: the parameters that SGLang's loaders fill, the same tensors by the plain names of MoeLayer.load(), and the
+reasons why a quantization is not supported. Does not import SGLang."""
 from __future__ import annotations
 
 import dataclasses

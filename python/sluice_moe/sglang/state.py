@@ -50,7 +50,7 @@ def chosen() -> bool:
 
 
 def automatic() -> bool:
-    """Whether Sluice runs unquantized experts that are built now, because nobody chose a backend."""
+    """Whether Sluice runs unquantized experts that are built now, because no flag chose a backend."""
     from sglang.srt.layers.moe.utils import get_moe_runner_backend
 
     return compat.switched_on(compat.AUTO) and get_moe_runner_backend().value == "auto"

@@ -281,7 +281,7 @@ void read_common(ApiFields* fields, const ApiLimits& limits, ApiRequest* out) {
   read_stop(fields, &out->stop);
   read_stream(fields, out);
   for (const auto& [field, neutral] : kUnsupported) fields->refuse(field, neutral);
-  // The best of as many answers as are asked for: all of them.
+  // If best_of equals n, all answers are returned, so it has no effect.
   fields->refuse("best_of", ("[" + std::to_string(out->choices) + "]").c_str());
   for (const char* field : kHarmless) fields->skip(field);
 }

@@ -1,5 +1,5 @@
-"""Random schemas that refuse values at their end: unique items of many values, unevaluatedItems, and negated keywords of objects. An answer
-that follows such a schema carelessly comes to a place where nothing may follow."""
+"""Random schemas that refuse values at their end: unique items of many values, unevaluatedItems, and negated keywords of objects. If the
+grammar allowed every locally valid token, an answer could reach a point at which no token is allowed."""
 from __future__ import annotations
 
 import random
@@ -54,7 +54,7 @@ class Maker:
         return out
 
     def unique(self):
-        """Arrays of up to as many elements as there are values."""
+        """Arrays whose maximum length is the number of possible values."""
         flags = {name: {"type": "boolean"} for name in NAMES[:self.draws.randint(5, 8)]}
         digits = {"type": "integer", "minimum": 0, "maximum": self.draws.randint(7, 11)}
         bits = self.draws.randint(4, 6)

@@ -51,7 +51,7 @@ def strict(text: str):
     def pairs(found):
         keys = [key for key, _ in found]
         if len(set(keys)) != len(keys):
-            raise ValueError(f"a key stands twice: {sorted(k for k in keys if keys.count(k) > 1)[0]!r}")
+            raise ValueError(f"duplicate key: {sorted(k for k in keys if keys.count(k) > 1)[0]!r}")
         return dict(found)
 
     def constant(name):
@@ -293,13 +293,13 @@ def sample(lines: list[dict], count: int, seed: str) -> list[dict]:
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("corpus", type=pathlib.Path)
-    parser.add_argument("--sample", type=int, default=0, help="so many schemas; 0: all")
+    parser.add_argument("--sample", type=int, default=0, help="number of schemas to sample; 0: all")
     parser.add_argument("--seed", default="1")
     parser.add_argument("--answers", type=int, default=2)
     parser.add_argument("--tokens", type=int, default=400)
     parser.add_argument("--workers", type=int, default=8)
-    parser.add_argument("--seconds", type=float, default=3600, help="asks for no further schemas then")
-    parser.add_argument("--match", default="", help="schemas whose id has this")
+    parser.add_argument("--seconds", type=float, default=3600, help="time limit, after which no further schema is requested")
+    parser.add_argument("--match", default="", help="only schemas whose id contains this text")
     parser.add_argument("--report", type=pathlib.Path, help="a JSON file with every answer")
     parser.add_argument("--url")
     given = parser.parse_args()

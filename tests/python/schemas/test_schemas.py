@@ -38,7 +38,7 @@ def test_every_answer_that_ends_is_valid(report):
 
 
 def test_accepted_schemas_have_no_dead_ends():
-    """Where nothing may follow, an answer ends in an error: what leads there was refused before the first token."""
+    """A schema under which an answer could reach a point without an allowed token must be rejected before the first token."""
     with serve("--max-num-seqs", "16") as url:
         report = schema_judge.judge(url, schema_dead_ends.lines(SEED, 60), answers=2, tokens=300, seed=SEED)
     assert not report.faults and report.count("no token") == 0, report.text()

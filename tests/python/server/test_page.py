@@ -154,7 +154,7 @@ def test_stop(page, server, how):
     assert last(page, ".tools span").endswith("stopped")
     end = time.monotonic() + WATCHDOG
     while aborted(server) == before:
-        assert time.monotonic() < end, "the server went on with an answer that was stopped"
+        assert time.monotonic() < end, "the server continued an answer that was stopped"
     assert page.js("document.activeElement.id") == "question"
     set_field(page, "more", "{}")
     ask(page, "What is 1 + 1?")
@@ -287,9 +287,9 @@ LONG_TEXTS = {
     "emphasis without an end": "**a " * 50000,
     "brackets": "[" * 200000,
     "links without an end": "[a](http://x" * 16000,
-    "a heading of signs": "# " + "#" * 200000 + "a",
-    "a fence that is none": "```" + "a" * 200000 + "`",
-    "a divider that is none": "a|b\n" + "-" * 200000 + "x",
+    "a heading of number signs": "# " + "#" * 200000 + "a",
+    "a line that only looks like a fence": "```" + "a" * 200000 + "`",
+    "a line that only looks like a divider": "a|b\n" + "-" * 200000 + "x",
     "quotes": "> \n" * 66000,
     "items": "- a\n" * 10000,
     "rows": "|a|\n|-|\n" + "|a|\n" * 10000,

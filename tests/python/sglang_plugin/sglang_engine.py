@@ -97,7 +97,7 @@ def rank(*, tp: tuple[int, int] = (0, 1), ep: tuple[int, int] = (0, 1)):
     """Inside, layers are built for this (rank, size)."""
     from sglang.srt.runtime_context import get_parallel
 
-    # Not with override(), which requires process groups of that size: a layer that reduces nothing itself needs none.
+    # override() would require process groups of that size; a layer that reduces nothing itself needs no group.
     parallel = get_parallel()
     before = dict(parallel._overrides)
     parallel._overrides.update(moe_tp_rank=tp[0], moe_tp_size=tp[1], moe_ep_rank=ep[0], moe_ep_size=ep[1], attn_dp_rank=0, attn_dp_size=1)

@@ -110,7 +110,7 @@ def test_experts_are_the_dequantized_ones(name: str, tokens: int) -> None:
 @every_config
 @torch.no_grad()
 def test_codes_and_scales_arrive_unchanged(name: str) -> None:
-    """Also where a scale's last bits do not show in outputs."""
+    """Compares bits, because a wrong last bit of a scale may not change the outputs."""
     weights, layer = weights_of(name), layer_of(quantization(name))
     load_pieces(layer, weights.checkpoint)
     found = layer.quant_method.format.plain(dict(layer.named_parameters()))

@@ -19,7 +19,7 @@ FLOAT32, BF16 = torch.float32, torch.bfloat16
 
 @pytest.fixture(scope="module", autouse=True)
 def engine():
-    """A scheduler process without a flag, whose environment asks for gates."""
+    """A scheduler process without a flag, whose environment selects gates."""
     sglang_engine.prepare()
     os.environ["SLUICE_SGLANG_GATES"] = "1"
     logging.getLogger("sluice_moe.sglang").setLevel(logging.INFO)
@@ -133,7 +133,7 @@ def test_the_gate_of_a_model_in_fp8(lines: list[str]) -> None:
 
 @torch.no_grad()
 def test_the_operation_runs() -> None:
-    """A gate gives the bits of the operation."""
+    """A gate's logits have the same bits as the operation's."""
     made = block(of("deepseek_v2", "MoEGate", config(), None))
     made.gate.weight.copy_(random(EXPERTS, HIDDEN, seed=1))
     for tokens in (1, 17, 200):

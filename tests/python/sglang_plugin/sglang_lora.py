@@ -164,7 +164,7 @@ def test_an_adapter_on_other_modules_is_sglangs(settings: object, weights: GptOs
 
 
 def test_dense_layers_with_the_names_of_experts_take_adapters(settings: object, weights: GptOss, tmp_path: pathlib.Path) -> None:
-    """The experts beside them stay on Sluice, and an adapter with weights for them is refused alone."""
+    """The experts of the same model stay on Sluice, and only adapters with weights for experts are refused."""
     dense = "model.layers.1.mlp.down_proj"
     made = manager(settings, weights, targets={"gate_up_proj", "down_proj", "o_proj"})
     assert {name for layer in made.lora_modules for name in layer} >= {dense, ATTENTION}

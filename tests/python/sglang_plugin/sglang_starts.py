@@ -65,7 +65,7 @@ def gates_alone() -> dict:
 
 
 def gates_after_load() -> dict:
-    """The gates of a model that ModelRunner has loaded; here it only gets one."""
+    """The gates of a model that ModelRunner has loaded; here load_model() only assigns a small model."""
     os.environ["SLUICE_SGLANG_GATES"] = "1"
     from sglang.srt.layers.linear import ReplicatedLinear
     from sglang.srt.layers.moe.fused_moe_triton.layer import FusedMoE
@@ -93,7 +93,7 @@ def automatic() -> dict:
 
 
 def automatic_beside_a_flag() -> dict:
-    """Somebody chose a backend."""
+    """A flag chooses a backend, so the variable has no effect."""
     os.environ["SLUICE_SGLANG_AUTO"] = "1"
     return start_and_build("--moe-runner-backend", "triton")
 

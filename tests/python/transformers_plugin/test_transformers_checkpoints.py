@@ -28,14 +28,14 @@ def joined_rope(config):
 CASES = {
     "as it is": (TENSORS, {}),
     "bf16": (BF16, {"config": lambda c: c.pop("quantization_config") and None}),
-    "bf16, mxfp4 left in": (BF16, {}),
-    "bf16 in f32": (variants.convert(BF16, variants.as_f32), {"config": lambda c: c.pop("quantization_config") and None}),
-    "bf16 in f16, dtype left in": (variants.convert(BF16, variants.as_f16), {}),
+    "bf16, with quantization_config still mxfp4": (BF16, {}),
+    "f32": (variants.convert(BF16, variants.as_f32), {"config": lambda c: c.pop("quantization_config") and None}),
+    "f16, with dtype still bfloat16": (variants.convert(BF16, variants.as_f16), {}),
     "rest in f32": (variants.convert(TENSORS, variants.as_f32), {}),
     "rest in f16": (variants.convert(TENSORS, variants.as_f16), {}),
     "norms in f32": (variants.convert(TENSORS, variants.as_f32, lambda name: "norm" in name), {}),
     "attention in f16": (variants.convert(TENSORS, variants.as_f16, MERGED), {}),
-    "tied beside one of its own": (TENSORS, {"config": lambda c: c.update(tie_word_embeddings=True)}),
+    "tied embeddings, but with an lm_head": (TENSORS, {"config": lambda c: c.update(tie_word_embeddings=True)}),
     "rope_parameters": (TENSORS, {"config": joined_rope}),
 }
 

@@ -20,7 +20,7 @@ EXPERTS = re.compile(r"mlp\.experts\.")
 
 @pytest.fixture(autouse=True, scope="module")
 def one_thread():
-    """Sums in a fixed order, and no waiting for threads on machines with few processors."""
+    """One thread adds in a fixed order, and does not wait for other threads on machines with few processors."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -52,7 +52,7 @@ def logits_within(model, scale, rms_allowed, most_allowed, prompts=PROMPTS, ties
     for prompt in prompts:
         for row, (rms, most) in enumerate(zip(*distances(model, prompt, scale))):
             if not (rms <= rms_allowed and most <= most_allowed):
-                beyond.append(f"{prompt}, row {row}: {rms:.2f} of its noise, {most:.2f} of the most")
+                beyond.append(f"{prompt}, row {row}: {rms:.2f} of its noise, {most:.2f} of its largest noise")
     assert len(beyond) <= ties, "\n".join(beyond)
 
 

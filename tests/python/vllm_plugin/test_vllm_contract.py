@@ -69,7 +69,7 @@ def test_definitions_of_source():
 
 def test_installed_vllm_is_the_recorded_one():
     if importlib.util.find_spec("vllm") is None:
-        pytest.skip("wants vLLM (./dev test-python)")
+        pytest.skip("needs vLLM (./dev test-python)")
     version = compat.installed_version()
     assert version in RECORD, f"wanted one of {compat.supported_text()}, found {version}"
     assert compat.missing_seams() == []

@@ -1,4 +1,4 @@
-"""FP8 experts of checkpoints as vLLM's own layers and loaders take them, compared with float64: quant_method fp8 and compressed-tensors."""
+"""FP8 experts (quant_method fp8 and compressed-tensors), loaded by vLLM's own layers and loaders and compared with float64."""
 import copy
 import dataclasses
 import types
@@ -6,12 +6,12 @@ import types
 import pytest
 
 torch = pytest.importorskip("torch")
-pytest.importorskip("vllm", reason="these tests want vLLM (./dev test-python)")
+pytest.importorskip("vllm", reason="these tests need vLLM (./dev test-python)")
 
 from sluice_moe.vllm import base_config, config, dummy, fp8_method, method  # noqa: E402
 from test_vllm_layers import Given, choice, experts_layer, reload, vllm_config  # noqa: E402,F401
 
-HIDDEN, INSIDE, EXPERTS, BLOCK = 192, 256, 4, 128  # a part of a block, and whole blocks
+HIDDEN, INSIDE, EXPERTS, BLOCK = 192, 256, 4, 128  # INSIDE is a multiple of BLOCK, HIDDEN is not
 SIZES = {"num_experts": EXPERTS, "hidden_size": HIDDEN, "intermediate_size": INSIDE}
 FP8, E8M0 = torch.float8_e4m3fn, torch.float8_e8m0fnu
 
@@ -42,7 +42,7 @@ def config_of(name: str):
 
 
 class GivenFp8(Given):
-    """Weights as in a checkpoint: per expert and matrix the tensors by the ends of their names, and the weights in float64."""
+    """Random weights in a checkpoint's form. tensors[expert, matrix] maps the end of a tensor's name to the tensor; dense[expert, matrix] is the weight in float64."""
 
     def __init__(self, name: str, seed: int = 1):
         draw = torch.Generator().manual_seed(seed)
@@ -90,7 +90,7 @@ def compare(layer, given: GivenFp8, *, map_ids=lambda ids: ids, keep=lambda ids:
 @pytest.mark.parametrize("limit", [None, 0.5])
 @pytest.mark.parametrize("name", CHECKPOINTS)
 def test_answers(vllm_config, name, limit):  # noqa: F811
-    """Scales of gate and up differ, and nothing is rounded to the larger one, as vLLM's own layers do."""
+    """The scales of gate and up may differ. vLLM's own layers requantize both to the larger scale; Sluice keeps both."""
     layer, given = fp8_layer(name, f"{name}.{limit}", **({"swiglu_limit": limit} if limit else {})), GivenFp8(name)
     load(layer, given)
     made = layer.quant_method
@@ -188,7 +188,7 @@ def test_dummy_weights_come_from_the_seed_and_keep_others():
 
 @pytest.mark.parametrize("name", ["blocks", "tensor", "ct_channel"])
 def test_other_layers_stay_with_vllm(vllm_config, name):  # noqa: F811
-    """With the method that vLLM's own config gives them, or its error where this machine has no kernel."""
+    """Other layers get the method of vLLM's own config, or its error if this machine has no kernel."""
     from vllm.model_executor.layers.linear import RowParallelLinear
     from vllm.model_executor.layers.quantization import get_quantization_config
 

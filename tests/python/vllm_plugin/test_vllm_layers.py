@@ -5,7 +5,7 @@ import os
 import pytest
 
 torch = pytest.importorskip("torch")
-pytest.importorskip("vllm", reason="these tests want vLLM (./dev test-python)")
+pytest.importorskip("vllm", reason="these tests need vLLM (./dev test-python)")
 
 from vllm_engine import MODEL  # noqa: E402
 

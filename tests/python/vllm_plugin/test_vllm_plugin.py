@@ -4,7 +4,7 @@ import types
 import pytest
 
 torch = pytest.importorskip("torch")
-pytest.importorskip("vllm", reason="these tests want vLLM (./dev test-python)")
+pytest.importorskip("vllm", reason="these tests need vLLM (./dev test-python)")
 
 import sluice_moe  # noqa: E402
 import sluice_moe.vllm  # noqa: E402
@@ -198,7 +198,7 @@ def test_activations_mean_what_vllm_means(activation, more):
     else:
         inside = {"relu2_no_mul": functional.relu(h) ** 2, "silu_no_mul": functional.silu(h)}[activation]
     wanted = inside @ down[0].double().T
-    # Values between the products are rounded to bf16, and so is the output: 2^-9 of each term, and of the sum.
+    # The values between the products and the output are rounded to bf16, so the bound is 2^-9 of each term plus 2^-9 of the sum.
     bound = 2.0**-8 * (inside.abs() @ down[0].double().abs().T + wanted.abs())
     assert ((got - wanted).abs() <= bound).all()
 

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 pytest.importorskip("torch")
-pytest.importorskip("vllm", reason="these tests want vLLM (./dev test-python)")
+pytest.importorskip("vllm", reason="these tests need vLLM (./dev test-python)")
 
 from test_vllm import ASK, right  # noqa: E402
 from test_vllm_lora_engine import gpt_oss_is_kept  # noqa: E402

@@ -1,4 +1,4 @@
-// Converts e2m1 codes to bf16 pairs. panel_mxfp4_nibble (ops/weight_layout.h) has the order of the bits.
+// Converts e2m1 codes to bf16 pairs. panel_mxfp4_nibble (ops/weight_layout.h) defines the order of the bits.
 #pragma once
 #include <bit>
 

@@ -130,12 +130,12 @@ template <class Shape>
 Status launch_decode(std::string_view name, const Attention::Problem& p, const Attention::Args& a,
                      const AttentionDecode& how, bool beside, Stream stream) {
   const int64_t group = p.heads / p.kv_heads, queries = Shape::kQueries;
-  // The most tiles of queries: tiles of single rows, or
-  // the full tiles plus one partial tile per sequence.
+  // The maximum number of tiles of queries: tiles of single rows, or the full tiles plus one
+  // partial tile per sequence.
   const int64_t by_row = p.tokens * ((group + queries - 1) / queries);
   const int64_t listed = p.tokens * group / queries + std::min(p.tokens, p.sequences);
   const int64_t tiles = how.by_row ? by_row : listed;
-  // The grid has only as many clusters as run at once; they loop over the tiles. So a launch for few sequences is short.
+  // The grid has only as many clusters as run at once; they loop over the tiles. Hence a launch for few sequences is short.
   const int64_t fit = std::max<int64_t>(1, 2 * queue_of(stream).sms * how.heads / (p.kv_heads * how.cluster));
   const int64_t clusters = how.by_row ? tiles : std::min(tiles, fit);
   attention::DecodeCall call{

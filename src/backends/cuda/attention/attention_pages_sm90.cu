@@ -113,7 +113,7 @@ template <int kDim, class C>
 Status launch_prefill(const Attention::Problem& p, const Attention::Args& a, int tile, Stream stream) {
   using Shape = attention::PrefillShape<kDim, C>;
   const int64_t group = p.heads / p.kv_heads;
-  // The most tiles: the full tiles of queries, plus one partial tile per sequence.
+  // The maximum number of tiles: the full tiles of queries, plus one partial tile per sequence.
   const int64_t sequences = std::min(p.sequences, p.tokens * group / (kDecodeQueries + 1));
   const int64_t tiles = (p.tokens * group / tile + sequences) * p.kv_heads;
   const int box_keys = static_cast<int>(std::gcd<int64_t>(p.page_size, Shape::kKeys));

@@ -5,11 +5,11 @@
 
 namespace sluice::cuda {
 
-// The most rows that one sequence may have in the step.
+// The maximum number of rows of one sequence in the step.
 inline int64_t attention_rows(const Attention::Problem& p) {
   return p.rows_max > 0 ? std::min(p.rows_max, p.tokens) : p.tokens;
 }
-// The most positions that a query may attend to.
+// The maximum number of positions to which a query attends.
 inline int64_t attention_context(const Attention::Problem& p) {
   const int64_t all = p.pages_per_seq * p.page_size;
   return p.window > 0 ? std::min(p.window, all) : all;
@@ -38,7 +38,7 @@ struct AttentionDecode {
   // kv heads per CTA, each with an equal part of its warps. If there are several, the cluster is 1.
   int heads = 1;
   int by_row = 0;      // every row has tiles of its own
-  int most = 1 << 30;  // most queries of a sequence; another kernel computes longer sequences
+  int most = 1 << 30;  // maximum number of queries of a sequence; another kernel computes longer sequences
   // Tiles of eight queries and fewer stages, to leave shared memory for the weights of the next dense layer.
   int narrow = 0;
   static AttentionDecode of(const KernelLaunch& l) {

@@ -3,7 +3,7 @@
 //
 // A team of warps computes a tile of 16 or 32 queries (8 if narrow) of one sequence and one kv head. A team is a
 // cluster, a CTA, or a part of a CTA whose other parts compute other kv heads of the same sequence. Tile t of 16
-// positions belongs to warp t % (warps of the team), whatever else is in the step, and partial results are joined
+// positions belongs to warp t % (warps of the team), whatever other rows the step has, and partial results are joined
 // in the order of warps and CTAs. So a row's result depends only on its sequence and on the size of the team.
 //
 // Every warp has its own ring. One lane issues the TMA loads of 16 keys and their values, and no warp waits for
@@ -52,7 +52,7 @@ struct DecodeShape {
 struct DecodeCall {
   Step step;
   Tiling tiling;
-  int tiles, cluster, heads;  // the most tiles of queries; cluster and heads are as in AttentionDecode
+  int tiles, cluster, heads;  // maximum number of tiles of queries; cluster and heads are as in AttentionDecode
   int cluster_log;            // log2 of cluster
   int beside;  // the previous launch is prefill.cuh for the same step, so this kernel does not wait for it
 };
@@ -70,7 +70,7 @@ class DecodeWarp {
     seen_by_all_ = {high.first, low.end};
   }
 
-  // Processes all keys of warp `mine` of `warps`. place: where the ring continues, from call to call. If the
+  // Processes all keys of warp `mine` of `warps`. place: the next stage of the ring, kept between calls. If the
   // problem is settled, keys written before this step are loaded before the wait for the previous launch.
   __device__ __forceinline__ void walk(const CUtensorMap& k_map, const CUtensorMap& v_map, int last_query,
                                        int mine, int warps, uint32_t ring, uint32_t barriers,
@@ -289,7 +289,7 @@ class DecodeWarp {
   float largest_[kGroups][2], sum_[kGroups][2];
 };
 
-// Finds tile `at`. Returns false if there are fewer tiles; that is not expected if tiles are single rows.
+// Finds tile `at`. Returns false if there are fewer tiles, which cannot happen if tiles are single rows.
 template <class Shape>
 __device__ __forceinline__ bool find(const DecodeCall& call, int at, TileSearch& search, Queries& of) {
   if (own_row(call.step, call.tiling, at, of)) return true;
@@ -340,7 +340,7 @@ __device__ __forceinline__ void write_share(const DecodeCall& call, const Querie
 #pragma unroll
   for (int i = 0; i < kFours; ++i)
     if (joins) join.send(thread + i * Shape::kThreads, sums[i]);
-  tile::barrier_wait_by_warp(&joined, static_cast<uint32_t>(tiles_before) & 1);  // a phase is a tile
+  tile::barrier_wait_by_warp(&joined, static_cast<uint32_t>(tiles_before) & 1);  // one phase per tile
   if (thread >= join.share) return;
   const int place = rank * join.share + thread, query = of.first + place / kAcross;
   if (query <= last_query)

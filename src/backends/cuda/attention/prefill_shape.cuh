@@ -44,7 +44,7 @@ struct PrefillShape {
 struct PrefillCall {
   Step step;
   Tiling tiling;        // tiles of up to Shape::kQueries queries, a multiple of 64
-  int tiles;            // most tiles of queries, over all kv heads
+  int tiles;            // maximum number of tiles of queries, over all kv heads
   int box_keys;         // positions per TMA box
   uint32_t box_starts;  // bit i: a box begins at position 16 i of a tile of keys
 };

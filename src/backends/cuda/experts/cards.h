@@ -42,7 +42,7 @@ inline bool is_cut(const ExpertMlp::Problem& p) {
   return Splits(up.k_blocks).fit(up.row_blocks);
 }
 
-constexpr int64_t kShortMost = 8;  // the most k blocks of the second product with which ShortSecond runs
+constexpr int64_t kShortMost = 8;  // maximum number of k blocks of the second product for ShortSecond
 inline bool is_small(const ExpertMlp::Problem& p) {
   return WeightFormat{p.w, p.scales} == WeightFormat{DType::kE2M1} && is_cut(p) &&
          ExpertGemm::fragments(ExpertMlp::down(p)).k_blocks <= kShortMost;

@@ -134,14 +134,14 @@ __device__ __forceinline__ void count_expert_tiles(const ExpertParameters& p, co
 
 // Tickets for the tiles after the first tile of each CTA, in list order. They balance the load: SMs
 // differ in speed, tiles differ in width, and CTAs start late while the previous launch still occupies
-// their SMs. A warp draws one ticket per tile; the warp that draws the last ticket resets the counter
+// their SMs. A warp takes one ticket per tile; the warp that takes the last ticket resets the counter
 // to zero. kAll: first tiles have tickets too, so that the CTAs that run first get the first tiles.
 template <bool kAll = false>
 struct Tickets {
   uint32_t* counter;
   int all;  // number of tiles
 
-  // Draws a ticket. Called by a whole warp. Branch-free, like all code between copies. Only tile_of() waits for the result.
+  // Takes a ticket. Called by a whole warp. Branch-free, like all code between copies. Only tile_of() waits for the result.
   __device__ __forceinline__ uint32_t take() const {
     uint32_t ticket;
     asm volatile(

@@ -233,7 +233,7 @@ __global__ void __launch_bounds__(kThreadsMost) all_reduce_once(const __grid_con
   if (threadIdx.x == 0) exchange.keep_count();
 }
 
-// A CTA handles `ranks` rows at a time, one per rank, which adds it up. Rank 0 has a
+// A CTA handles `ranks` rows at a time; each rank adds up one of them. Rank 0 has a
 // row in every exchange, with words from and to every other rank. So the slot rule
 // (tile/exchange.cuh) holds even if two other ranks send each other nothing at the end.
 template <class T, class W, int kHeld>

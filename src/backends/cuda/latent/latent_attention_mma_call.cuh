@@ -34,7 +34,7 @@ struct Parameters {
   int64_t q_stride, y_stride;
   int64_t first, rows;  // rows of this call
   int64_t sequences, pages, pages_per_seq;
-  int rows_of_cta;  // most rows of one sequence that a CTA of attend() handles
+  int rows_of_cta;  // maximum rows of one sequence per CTA of attend()
   tile::Divisor page_size;
   int heads, nope, rope, v_dim, splits;
   int fewest_tiles;  // minimum number of tiles per split

@@ -12,7 +12,7 @@ namespace sluice::cuda::latent_mma {
 
 constexpr int kAbsorbThreads = 128, kAbsorbColumns = 128, kAbsorbRows = 64;  // per CTA
 constexpr int kTokens = 16;                                                  // tokens per product
-constexpr int kMostNope = 256;  // most rows of K_h in shared memory: 64 KiB
+constexpr int kMostNope = 256;  // maximum rows of K_h in shared memory: 64 KiB
 
 // Shared memory of absorb(): two panels of 64 columns of K_h, and kTokens rows of a (queries), which are padded by 16 bytes.
 constexpr size_t absorb_bytes(int64_t nope) {
@@ -20,8 +20,9 @@ constexpr size_t absorb_bytes(int64_t nope) {
          kTokens * (static_cast<size_t>(nope) + 8) * 2;
 }
 
-// Computes a K_h, rounded to bf16. A CTA handles 128 columns of one head; the CTA of the first columns also
-// copies b (the rope part) behind the last column. Grid: heads along x, columns along y, rows along z.
+// Computes a K_h, rounded to bf16. A CTA handles 128 columns of one head; the CTA of the first columns
+// also copies b (the rope part) to the columns after the last one. Grid: heads along x, columns along y,
+// rows along z.
 __global__ void __launch_bounds__(kAbsorbThreads) absorb(const __grid_constant__ Parameters p, int rank) {
   extern __shared__ __align__(1024) uint8_t shared[];
   const int own = static_cast<int>(threadIdx.x), lane = own % kWarp, warp = own / kWarp;
@@ -165,7 +166,7 @@ __device__ __forceinline__ void join_splits(const Parameters& p, int64_t first, 
   }
 }
 
-// Loads weights. Not by ld.global.nc, which ptxas would move after the wait for the previous launch.
+// Loads weights, but not by ld.global.nc, which ptxas would move after the wait for the previous launch.
 __device__ __forceinline__ uint4 load_weights(const Bf16* from) {
   uint4 v;
   asm volatile("ld.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
@@ -224,7 +225,7 @@ __global__ void __launch_bounds__(kProjectThreads, 1) project(const __grid_const
       const int slot = i / kValueRows, d = i % kValueRows;
       if (!scratch.owned[slot] || begin + d >= p.v_dim) continue;
       p.y[(p.first + first + slot) * p.y_stride + static_cast<int64_t>(head) * p.v_dim + begin + d] =
-          // Without keys the result is zero, also where an infinite weight would give NaN.
+          // Without keys the result is zero, even if an infinite weight would give NaN.
           __float2bfloat16_rn(scratch.some[slot] ? scratch.sum[0][slot][d] + scratch.sum[1][slot][d] : 0.f);
     }
     __syncthreads();  // scratch.sum may be overwritten

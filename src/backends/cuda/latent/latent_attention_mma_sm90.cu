@@ -33,7 +33,7 @@ constexpr int64_t kSplitsMost = 32, kTile = 64, kGroupHeads = 64, kRopeMost = 64
 constexpr int kFewestTiles[] = {1, 2, 4, 16, 64};
 
 struct Layout {
-  int64_t splits;           // most splits of a row
+  int64_t splits;           // maximum splits of a row
   int64_t row_bytes, rows;  // bytes of workspace per row; rows per call
 };
 Layout layout_of(const Problem& p, int fewest_tiles) {

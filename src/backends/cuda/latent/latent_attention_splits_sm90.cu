@@ -84,7 +84,7 @@ using namespace latent;
 
 constexpr int kRows = 4;  // rows that share loads of weights
 
-// Computes a K_h for kRows rows, and copies b (the rope part) behind it. A CTA handles one head; rows of threads divide
+// Computes a K_h for kRows rows, and copies b (the rope part) after it. A CTA handles one head; rows of threads divide
 // the rows of K_h. N: adjacent columns per thread. Shared memory: the rows of a (queries), then the sums of all threads.
 template <int N, class X, class W>
 __global__ void __launch_bounds__(kThreads) absorb(const __grid_constant__ Parameters p) {

@@ -34,7 +34,7 @@ inline ShareMemory memory_of(const Linear::Problem& p, const Share& s) {
   ShareMemory m{};
   m.rows = static_cast<int>(linear_parts(p.tokens, 8)) * 8;
   m.x_bytes = m.rows * 2 * static_cast<int>(kStageK);
-  // As many bytes of x in flight as the latency of L2 needs (measured: docs/lab/cuda-engine.md).
+  // Enough bytes of x in flight to hide the latency of L2 (measured: docs/lab/cuda-engine.md).
   m.x_stages = std::min({stages, kXBytes[s.groups - 1] / std::max(m.x_bytes, 1), kStagesMost});
   m.weights = std::max(m.x_stages * m.x_bytes, s.groups * kGroupRows * 2 * static_cast<int>(kStageK));
   m.w_stages = std::min({stages, (kMost - kBarriers - m.weights) / s.weight_bytes(), kStagesMost});
@@ -55,9 +55,10 @@ inline void need_shares(Refusal& r, const Linear::Problem& p, const DeviceInfo& 
          p.features);
 }
 
-// Not a prediction: the constants are such that dispatch chooses the kernel that is fastest in
-// steps for more than eight rows (there weights arrive before x), and the kernel that is fastest
-// in isolation for up to eight (docs/lab/cuda-engine.md; tests/cuda/regret_test.cc). The result is
+// The constants do not predict the time. With them dispatch chooses, for more than eight rows, the
+// kernel that is fastest in steps (where weights arrive before x), and for up to eight rows the
+// kernel that is fastest in isolation (docs/lab/cuda-engine.md; tests/cuda/regret_test.cc). The
+// result is
 // 9 to 14% below the time in isolation for 5120 x 2880, and up to 23% above it for 2880 x 4096.
 inline double share_us(const Linear::Problem& p, const DeviceInfo& d, const Share& s) {
   constexpr double kFixedUs = 1.0, kStageUs = 0.34, kEarlyUs = 1.2, kEarlyRows = 8;

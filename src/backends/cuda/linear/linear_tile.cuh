@@ -113,7 +113,7 @@ __device__ __forceinline__ void linear_exchange(float (&d)[C::kN / 2], const Lin
                                                 uint32_t base, int rank, int rows) {
   constexpr uint32_t kSumBytes = C::kConsumers * 16;
   const tile::SplitInbox inbox{base + p.at.inbox + threadIdx.x * 16, base + p.at.received};
-  const uint32_t room = LinearEights<C>::most(rows, p.splits);  // most groups of eight rows that a CTA adds up
+  const uint32_t room = LinearEights<C>::most(rows, p.splits);  // maximum groups of eight rows per CTA
   const LinearEights<C> own(rows, rank, p.splits);
   if (threadIdx.x == 0)
     inbox.expect(static_cast<uint32_t>((own.high - own.low) * (p.splits - 1)) * kSumBytes);

@@ -79,7 +79,7 @@ struct LinearEights {
     low = rank * rounds(rows) / splits * kTake, high = (rank + 1) * rounds(rows) / splits * kTake;
   }
   static __device__ __forceinline__ int rounds(int rows) { return (rows + 8 * kTake - 1) / (8 * kTake); }
-  // The most groups that a CTA has of a tile with this many rows.
+  // The maximum number of groups per CTA of a tile with this many rows.
   static __device__ __forceinline__ uint32_t most(int rows, int splits) {
     return static_cast<uint32_t>((rounds(rows) + splits - 1) / splits * kTake);
   }

@@ -268,7 +268,7 @@ inline Status launch_router_tile(std::string_view name,
                                  const RouterGemm::Problem& p, const RouterGemm::Args& a,
                                  const RouterTilePlan& plan, Stream stream) {
   constexpr int kWideBytes = 16;
-  // The most bytes of weights that are loaded before the wait for the previous launch. More would delay x, which queues behind them.
+  // The maximum bytes of weights that are loaded before the wait for the previous launch. More would delay x, which is loaded after them.
   constexpr int kAheadBytes = 32 << 10;
   const auto ceil_div = [](int64_t n, int64_t by) { return static_cast<int>((n + by - 1) / by); };
   const int steps = ceil_div(p.hidden, kRouterStep);

@@ -21,7 +21,7 @@ struct Cut {
 };
 enum class Blocks { kCluster, kGrid };
 
-constexpr int64_t kTokensMost = 64;  // most tokens of any instance
+constexpr int64_t kTokensMost = 64;  // maximum number of tokens of any instance
 // Words in Queue::grid_words per token and split for sums of squares. A sum is written twice: to a word
 // that the choosing threads read and reset, and to a word that the normalizing threads read and reset.
 constexpr int kSquareWords = 2;

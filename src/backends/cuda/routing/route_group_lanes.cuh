@@ -11,7 +11,7 @@
 
 namespace sluice::cuda::group_lanes {
 
-// Most CTAs per cluster and per grid, and most threads per CTA.
+// Maximum CTAs per cluster and per grid, and maximum threads per CTA.
 constexpr int kClusterBlocks = 16, kGridBlocks = 128, kThreadsMost = 512;
 // Count vectors that a CTA adds up: one per CTA of a cluster, or one per group of CTAs of a grid.
 constexpr int kSums = 16;

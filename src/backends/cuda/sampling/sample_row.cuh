@@ -10,7 +10,7 @@ namespace sluice::cuda::draw {
 
 constexpr int kBlocks = 8, kThreads = 512, kWarp = 32, kWarps = kThreads / kWarp;
 constexpr int kGroups = kWarps, kBins = kGroups * kWarp;  // kGroups: groups of bins; one warp adds up a group
-constexpr int kList = 256;                                // most tokens that can be listed and sorted
+constexpr int kList = 256;                                // maximum tokens in a sorted list
 constexpr int kBinades = 64;
 constexpr uint32_t kAllLanes = 0xffffffffu;
 

@@ -18,7 +18,7 @@ constexpr uint32_t kAllLanes = 0xffffffffu;
 constexpr uint64_t kNowhere = ~uint64_t{0};  // after all places
 constexpr float kRoom = 8.f;
 
-// The most logits that one thread reads.
+// The maximum number of logits that one thread reads.
 constexpr int64_t share_of(int64_t vocab) {
   constexpr int64_t kStep = int64_t{kThreads} * kEach;
   return (vocab + kStep - 1) / kStep * kEach;

@@ -6,7 +6,7 @@
 //      to global memory: the previous launch may still read it.
 //   2. Every thread that reads or writes other global memory calls wait_for_previous() first, and every CTA calls it at least
 //      once. If a grid ends without the wait, the launch after it cannot rely on the completion of the launch before it.
-//   3. A kernel may call release_next() anywhere, also at its start, because the next launch's own wait covers the end of this
+//   3. A kernel may call release_next() anywhere, even at its start, because the next launch's own wait covers the end of this
 //      grid and its writes. The next launch starts only after all CTAs have made this call. A kernel that may precede a problem with
 //      settled inputs (as the expert GEMMs do) calls it after its own wait: everything written before this kernel is then complete
 //      when the next launch starts.

@@ -1,6 +1,6 @@
 // TMA loads and stores of boxes of a tensor, with the tensor maps of tensor_map.h.
 //
-// A load counts the bytes of its whole box at an mbarrier, also those of out-of-bounds rows and columns,
+// A load counts the bytes of its whole box at an mbarrier, including out-of-bounds rows and columns,
 // which are filled with zeros. Every lane of a converged warp calls it with the same arguments, and one
 // lane issues it. The election is in the assembly, because a copy under `if (lane == 0)` compiles to a loop
 // that costs several times as much. If the map swizzles, the destination is aligned to 1024 bytes. Before a

@@ -1,10 +1,11 @@
 // Both products for rows grouped by expert, in one launch of tiles (experts/tile/tiles.cuh): first all tiles
-// of gate and up, then all tiles of down. CTAs draw them by ticket in this order. So no CTA idles at the end
+// of gate and up, then all tiles of down. CTAs take tiles by ticket in this order. So no CTA idles at the end
 // of the first product, and weights of the second product are in flight while the last rows of h are written.
 //
 // A tile of down waits until all rows of h of its expert are written. For each expert a counter holds the row blocks that consumer warpgroups
-// have written; the warps that load rows of h wait for it. Tickets of gate and up come first, so running CTAs own those tiles, and these wait
-// for nothing. Hence the CTAs need not all be resident at once. The last warp that has no more rows to wait for resets the counters to zero.
+// have written; the warps that load rows of h wait for it. Tickets of gate and up come first, so running CTAs own those tiles, and these
+// tiles wait for no other tile. Hence the CTAs need not all be resident at once. The last warp that has no more rows to wait for resets the
+// counters to zero.
 //
 // Threads copy rows of h in the same way as rows of tokens, so stages
 // have the same layout and the mainloop is the same for both products.

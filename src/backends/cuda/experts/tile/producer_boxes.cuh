@@ -22,7 +22,7 @@ __device__ __forceinline__ const CUtensorMap& map_at_hand(const CUtensorMap& map
 }
 
 // The boxes that one warp copies. Each CTA of the pair has half of a tile's rows, in units
-// of 8 rows; unit i of the half belongs to warp i % kXWarps. kMost: the most rows of a tile.
+// of 8 rows; unit i of the half belongs to warp i % kXWarps. kMost: maximum rows of a tile.
 template <int kMost>
 struct TokenBoxes {
   static constexpr int kUnit = 8, kUnitBytes = kUnit * tile::kSwizzledRowBytes;

@@ -40,7 +40,7 @@ struct PairGather {
 };
 
 // k is divided into segments with the same number of k blocks, except that
-// the last may have fewer. C::kGatherBlocks: the most k blocks per segment.
+// the last may have fewer. C::kGatherBlocks: maximum k blocks per segment.
 template <class C>
 constexpr int pair_segment_blocks(int k_blocks) {
   const int segments = (k_blocks + C::kGatherBlocks - 1) / C::kGatherBlocks;

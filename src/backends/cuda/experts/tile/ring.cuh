@@ -9,7 +9,7 @@
 
 namespace sluice::cuda {
 
-// Entries in the queue of tiles: the most tiles by which a warp that loads can be ahead of a warp that multiplies.
+// Entries in the queue of tiles: the maximum number of tiles by which a loading warp can be ahead of a multiplying warp.
 // A tile uses one stage or more, so this must be at least the number of stages (8 at most).
 constexpr int kTilesAhead = 16;
 
@@ -47,7 +47,7 @@ struct TileRing {
   // The full barrier of the current stage.
   __device__ __forceinline__ uint32_t full() const { return barriers().full_of(place.stage); }
   // True if tile t marks the end of the list. In a pair that shares
-  // weights, a CTA may have no rows of a tile, so `rows` does not tell.
+  // weights, a CTA may have no rows of a tile, so `rows` may be 0.
   static __device__ __forceinline__ bool ends(const ExpertTile& t) {
     return C::kSharesWeights ? t.end_block == 0 : t.rows == 0;
   }

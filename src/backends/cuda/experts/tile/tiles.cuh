@@ -81,7 +81,7 @@ struct ExpertTiles {
                 "a TMA box a row is too slow for all rows of a CTA");
   // Row blocks of a CTA; of a tile. Then the layout of a stage: x, weights, scales.
   static constexpr int kRowBlocks = kGroups * kBlocks, kTileBlocks = (kSharesX ? 2 : 1) * kRowBlocks;
-  static constexpr int kCuts = kDecodes ? kGroups : 1;  // most tiles that a tail tile is cut into
+  static constexpr int kCuts = kDecodes ? kGroups : 1;  // maximum number of parts of a tail tile
   static constexpr int kBlockBytes = Weights::kCodeBytes, kScaleBytes = Weights::kScaleBytes;
   static_assert(!kSharesWeights || kScaleBytes == 0, "scales are copied to one CTA");
   // Rows of x are copied 128 bytes at a time: kXBytes for the tile, kRowsOfStage times per stage.
@@ -112,8 +112,8 @@ struct ExpertTiles {
                        kFullArrivals = kWeightWarps + (kBoxes ? 1 : 32 * kXWarps);
   // Arrivals that complete a stage's empty barrier (TileRing::release).
   static constexpr int kEmptyArrivals = kGroups * (kReleasedByLanes ? 128 + (kPair ? 4 : 0) : 8);
-  // For a gather warp: rows in flight, the most k blocks of
-  // each row, and the items whose arrival it signals together.
+  // For a gather warp: rows in flight, maximum k blocks of each row, and the items whose arrival it
+  // signals together.
   static constexpr int kGatherRows = kSharesWeights ? 4 : 8,
                        kGatherBlocks = kDecodes         ? 5
                                        : kSharesWeights ? 8
