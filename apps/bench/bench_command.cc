@@ -13,8 +13,8 @@ void print_report(const BenchReport& r) {
               r.load_seconds);
   std::printf("memory   reads %.1f GB/s, which allows at most %.1f tokens/s\n\n", 1e-3 * r.read_bytes_per_us,
               1e6 * r.read_bytes_per_us / static_cast<double>(r.active_bytes));
-  // The column "experts" has the number of distinct experts that a step's tokens choose, averaged over the layers; "GB" the bytes that a step must
-  // read, with only the chosen experts; "of the floor" the roofline time divided by the measured time.
+  // The column "experts" has the number of distinct experts that a step's tokens choose, averaged over the layers. "GB" has the bytes that a step
+  // must read, with only the chosen experts. "of the floor" has the roofline time divided by the measured time.
   std::printf("%-8s %9s %8s %10s %14s %12s %10s %10s %10s %12s %8s %8s %12s\n", "", "sequences", "context",
               "pace", "first token ms", "prompt tok/s", "step ms", "p10", "p90", "tokens/s", "experts", "GB",
               "of the floor");

@@ -98,7 +98,7 @@ class Decoding {
     return ms;
   }
   // Runs steps for `ms` milliseconds, or until the sequences end, and appends their times to `times`. On a GPU it is an error if too many steps
-  // do not decode all sequences, because that means that the cache has too little room for them and they preempt each other without end.
+  // do not decode all sequences: then the cache is too small, and the sequences preempt each other without end.
   Status steps(double ms, int64_t least, std::vector<double>* times) {
     double sum = 0;
     int64_t without_all = 0;

@@ -77,8 +77,9 @@ SessionLine line_of_experts(const Session& s) {
           .fields = {{"kind", "experts"}, {"device", device}, {"kernel", kernel}}};
 }
 
-// Returns "cache of 65536 tokens in sequences of 4096, 3.22 GB, ...; a decode step: norm rows_sm90, ...". The length of the sequences matters,
-// because a layer with a sliding window needs the same memory for each sequence, so the cache has room for fewer tokens in shorter sequences.
+// Returns "cache of 65536 tokens in sequences of 4096, 3.22 GB, ...; a decode step: norm rows_sm90, ...". The line names the length of the
+// sequences, because a layer with a sliding window needs the same memory for each sequence. With shorter sequences the cache therefore has
+// room for fewer tokens.
 SessionLine line_of_memory(const Session& s) {
   const EngineMemory& m = s.engine->memory();
   const StepBounds& b = s.engine->decoder().bounds();

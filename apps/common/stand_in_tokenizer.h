@@ -7,7 +7,7 @@
 namespace sluice::apps {
 
 // Returns a tokenizer.json with `vocab` tokens: the 256 bytes, then words of two, four and six letters as far as there is room, then harmony's
-// special tokens, which have gpt-oss's ids if `vocab` is gpt-oss's vocabulary size. kInvalidArgument: `vocab` is too small.
+// special tokens. The special tokens have gpt-oss's ids if `vocab` is gpt-oss's vocabulary size. kInvalidArgument: `vocab` is too small.
 Result<Json> stand_in_tokenizer(int64_t vocab);
 // The matching tokenizer_config.json.
 Json stand_in_tokenizer_config(int64_t context);

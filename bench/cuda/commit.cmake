@@ -1,5 +1,5 @@
 # Writes TO, a source file that names the commit of the checkout SOURCE: "e50779f", with "-dirty" appended if tracked files differ from
-# the commit, or "unknown" if SOURCE is no checkout or git is missing. Runs in every build; touches TO only if it changes.
+# the commit, or "unknown" if SOURCE is not a checkout or git is missing. Runs in every build; touches TO only if it changes.
 find_package(Git QUIET)
 set(commit unknown)
 if(GIT_FOUND)

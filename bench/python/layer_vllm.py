@@ -95,7 +95,7 @@ def main() -> None:
             size = want.pow(2).mean().sqrt()
             apart = {name: (layer(x, logits).double() - want) / size for name, layer in layers.items()}
             print(f"width {width}, {tokens} tokens:", ", ".join(
-                f"{name} RMS error {d.pow(2).mean().sqrt().item():.5f}, at most {d.abs().max().item():.4f}" for name, d in apart.items()), flush=True)
+                f"{name} RMS error {d.pow(2).mean().sqrt().item():.5f}, largest error {d.abs().max().item():.4f}" for name, d in apart.items()), flush=True)
 
 
 if __name__ == "__main__":

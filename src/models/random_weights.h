@@ -16,9 +16,9 @@ namespace sluice {
 // of order one and a router's logits differ between experts; scales of quantized weights are chosen to match.
 // Norm weights are about one, biases are small. The embedding has variance 2 * layers, as much as all
 // residual branches together could add, so that tokens stay distinct up to the last router. With variance
-// one, the component that the branches add to all tokens alike grows from layer to layer, because attention
-// averages values and so keeps their common part: 64 tokens of a 36-layer model would then choose 80 of 128
-// experts instead of 111.
+// one, the component that the branches add to all tokens alike would grow from layer to layer, because
+// attention averages values and so keeps their common part. 64 tokens of a 36-layer model would then choose
+// 80 of 128 experts instead of 111.
 RandomContents random_contents(const TensorSpec& spec, int64_t layers);
 
 // How the routers of random weights distribute tokens over experts.

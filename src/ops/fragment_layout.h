@@ -84,7 +84,7 @@ SLUICE_HOST_DEVICE constexpr FragmentShape fragment_shape(int64_t features, bool
           round_up(width, kFragmentWidth) / kFragmentWidth};
 }
 
-// The row block of a feature's gate (up = false; also for features without a gate) or up, and the row inside the block.
+// The row block, and the row inside it, of a feature's gate or up. up = false: the gate, or the feature itself if there is no gate.
 struct FragmentRow {
   int64_t block, row;
 };
@@ -185,7 +185,8 @@ SLUICE_HOST_DEVICE constexpr uint32_t fragment_pair8(uint32_t word, int pair) {
 }
 // The word whose second pair is `bits` and whose first pair is 0.
 SLUICE_HOST_DEVICE constexpr uint32_t fragment_word8_second(uint32_t bits) {
-  // Extraction xors two bits of the word per bit of the pair. Here one of the two is 0; b27 to b3 are a chain, solved from the top.
+  // Extraction xors two bits of the word per bit of the pair. Here one of the two is 0. Bits 27 to 3 depend on each
+  // other, so they are solved from the highest to the lowest.
   uint32_t word = (bits & 0x07000700) << 4 | (bits & 0x00700070) >> 4;
   const uint32_t b27 = bits >> 31, b19 = (bits >> 23 & 1) ^ b27, b11 = (bits >> 15 & 1) ^ b19,
                  b3 = (bits >> 7 & 1) ^ b11;

@@ -1,5 +1,5 @@
 // Compares the choice of kernels with measured times. bench/measured/h200/*_candidates.csv have the time of
-// each candidate, so a test without a GPU can check that dispatch chooses the fastest; routing.csv has the
+// each candidate, so a test without a GPU can check that dispatch chooses the fastest. routing.csv has the
 // times of several ways to run a layer. Some rows were measured on an H100 (bench/measured/h100).
 #include <gtest/gtest.h>
 

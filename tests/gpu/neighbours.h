@@ -9,7 +9,7 @@ namespace sluice::test {
 
 // Enqueues a kernel that waits `lag_clocks` clocks and then copies `bytes` bytes (a multiple of 4).
 // Dependent: it releases the next launch at once, long before its own writes, and waits for the previous
-// launch before it reads or writes, which is the worst behaviour that the rules allow. Plain: an ordinary
+// launch before it reads or writes. This is the worst behaviour that the rules allow. Plain: an ordinary
 // launch.
 cudaError_t lagging_copy(void* to, const void* from, size_t bytes, long long lag_clocks, bool dependent,
                          cudaStream_t stream);

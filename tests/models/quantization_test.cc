@@ -48,7 +48,7 @@ const std::string kPackedConfig =
     compressed("nvfp4-pack-quantized",
                R"({"num_bits": 4, "type": "float", "strategy": "tensor_group", "group_size": 16})");
 
-// A small model in two directories: its experts stored in a way, and all weights in bf16.
+// A small model in two directories: in one its experts have the given format, in the other all weights are bf16.
 struct TwoModels {
   TemporaryDirectory quantized, plain;
 
@@ -249,7 +249,7 @@ TEST(Quantization, DeepSeeksSharedExpertHasTheFormatOfTheOthers) {
                       kNvfp4);
 }
 
-// As Model Optimizer's lists of excluded modules allow.
+// Model Optimizer's lists of excluded modules may contain such patterns.
 TEST(Quantization, ALayersExpertsMayStayInBf16) {
   using enum TwoModels::Attention;
   for (const int64_t layer : {0, 1}) {

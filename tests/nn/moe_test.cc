@@ -228,8 +228,9 @@ TEST(Moe, SharedExpertResidualAndNoTokens) {
   EXPECT_TRUE(empty.run().ok());
 }
 
-// The same kernels run on all paths, so the layer must have the same bits: the fused path skips nothing
-// between routing and experts, adds nothing twice, and reads nothing that only another path writes.
+// The same kernels run on all paths, so the layer must have the same bits. This shows that the fused
+// path skips nothing between routing and experts, adds nothing twice, and reads nothing that only
+// another path writes.
 template <class OfExperts>
 void expect_the_bits_of_the_parts() {
   const auto inner = cpu::open_device({.threads = 2, .features_allowed = 0}).value();

@@ -176,7 +176,7 @@ inline RandomMatrix store_matrix(const StoredWay& way, const std::string& name, 
   return m;
 }
 
-// A layer with its experts stored in a way, and the same layer in bf16.
+// A layer with its experts in the given format, and the same layer in bf16.
 struct StoredLayer {
   MoeConfig config;  // of the quantized layer
   RandomMoe plain;   // config in bf16

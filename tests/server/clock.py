@@ -14,11 +14,12 @@ OWN_MOST = 0.1  # seconds for which the server itself may hold up /health
 
 
 class HealthClock:
-    """with HealthClock(server) as clock: ...; then clock.seconds has all times and clock.worst the longest. clock.blocked has the times except
-    those during which the system ran something else: the server's loop or the measuring thread was ready to run, or another thread of the
-    server, whose locks the loop may have waited for. So it measures the server alone, even on a busy machine; on an idle one it is the time
+    """with HealthClock(server) as clock: ...; then clock.seconds has all times and clock.worst the longest. clock.blocked leaves out the times
+    during which the system ran something else: the server's loop, the measuring thread, or another thread of the server (whose locks the loop
+    may have waited for) was ready to run but did not run. So it measures the server alone, even on a busy machine; on an idle one it is the
+    time
     that a client sees. clock.most_blocked is the longest of these times. A time above OWN_MOST does not count if the loop waited for a
-    processor longer than it ran: the work of many clients arrives meanwhile, and the loop does all of it before it answers."""
+    processor longer than it ran. Meanwhile the work of many clients arrives, and the loop does all of it before it answers."""
 
     def __init__(self, server):
         self.process = subprocess.Popen([sys.executable, "-B", __file__, str(server.port), str(server.process.pid)],

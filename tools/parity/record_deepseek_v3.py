@@ -55,7 +55,7 @@ CLEAR = 0.03  # of a score: about five standard deviations of the effect of roun
 TOKENS = 40
 DRAFTS = 3
 EFFECT = 20
-PER_LOGIT = 0.1  # converts a margin of logits to the scale of scores, by the effect of rounding on each
+PER_LOGIT = 0.1  # converts a margin of logits to the scale of scores: the ratio of the effects of rounding on them
 BLOCK = 128
 BASE = {
     "architectures": ["DeepseekV3ForCausalLM"],
@@ -265,7 +265,7 @@ def bf16(checkpoint: dict) -> dict:
 
 
 def widened(checkpoint: dict) -> dict:
-    """Returns the checkpoint's tensors in float64. FP8 is dequantized to bf16, but in experts, which stay in FP8, exactly."""
+    """Returns the checkpoint's tensors in float64. FP8 is dequantized to bf16; FP8 experts are converted exactly."""
     out = {}
     for name, y in bf16(checkpoint).items():
         scales = checkpoint.get(f"{name}_scale_inv")

@@ -15,11 +15,11 @@ def test_every_endpoint(tmp_path):
     with serve("--max-model-len", "256") as url:
         with urllib.request.urlopen(url + "/openapi.json") as answer:
             document = json.load(answer)
-        # From a file: schemathesis does not test the endpoint that a document was fetched from.
+        # The document is read from a file, because schemathesis does not test the endpoint from which a document was fetched.
         (tmp_path / "openapi.json").write_text(json.dumps(document))
         words = ["run", "openapi.json", "--url", url, "--phases", "examples,coverage,fuzzing", "--max-examples", "15", "--seed", "7",
                  "--no-color", "--generation-deterministic",
-                 # Requests that the document allows may still be rejected: a prompt that is too long, an id that is unknown.
+                 # The server may reject requests that the document allows, such as a prompt that is too long or an unknown id.
                  "--exclude-checks", "positive_data_acceptance"]
         run = subprocess.run([sys.executable, "-c", "from schemathesis.cli import schemathesis; schemathesis()", *words],
                              capture_output=True, text=True, timeout=600, cwd=tmp_path)  # schemathesis stores its findings there

@@ -42,8 +42,8 @@ def test_the_same_text_as_sluices_own_engine_on_100_questions(packed):
     assert whole >= ASKED * 2 // 5, "too few answers end within the token limit"
 
 
-# How many of the 56 recorded rows may be outside: the logits of a token's fourth and fifth expert can be equal in bf16, and then the order
-# of torch's sums, which depends on the CPU, decides between them (layer 4, position 208 of `turns`: 0.011 apart in f32, 0 in bf16).
+# How many of the 56 recorded rows may be outside. The logits of a token's fourth and fifth expert can be equal in bf16 (layer 4, position
+# 208 of `turns`: 0.011 apart in f32, 0 in bf16). Then the order of torch's sums, which depends on the CPU, decides between them.
 TIES = 1
 
 

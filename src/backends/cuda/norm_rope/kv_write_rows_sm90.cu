@@ -1,5 +1,5 @@
 // Writes keys and values into their pages. A thread copies one word of one token, of 16 bytes if
-// everything is aligned. For an e4m3 cache it reads as many bytes and rounds the elements to e4m3.
+// everything is aligned. For an e4m3 cache it reads a word, too, and rounds its elements to e4m3.
 //
 // Wins    always: it is the only kernel of KvWrite. It moves each byte once.
 // Loses   to the fused kernels of rope_kv_write, qk_norm_rope_kv_write and qkv_rope_kv_write, which also

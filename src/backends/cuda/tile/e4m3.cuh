@@ -37,7 +37,7 @@ __device__ __forceinline__ bool any_nan_of_e4m3(uint32_t word) {
   return (((word & 0x7f7f7f7fu) + 0x01010101u) & 0x80808080u) != 0;
 }
 // Converts 16 values to bf16, in order. The bits of an e4m3 value, shifted to the fields of bf16, represent the value times 2^-120;
-// multiplying by 2^120 is exact, even for subnormal numbers. NaN would become 480, so words with a NaN are converted through f32.
+// multiplying by 2^120 is exact, also for subnormal numbers. NaN would become 480, so words with a NaN are converted through f32.
 __device__ __forceinline__ void bf16_of_e4m3(const uint4& bytes, uint4 (&out)[2]) {
   constexpr uint32_t kScale = 0x7b807b80;  // 2^120, twice
   const uint32_t from[4] = {bytes.x, bytes.y, bytes.z, bytes.w};
