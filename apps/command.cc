@@ -102,8 +102,8 @@ int parse_and_run(int argc, char** argv) {
     if (const Status status = set_apart_values(root, &all); !status.ok()) return wrong_use(status.message);
     std::reverse(all.begin(), all.end());  // CLI11 expects this order
     root.parse(std::move(all));
-  } catch (const CLI::Success& asked) {  // --help or --version
-    return root.exit(asked), kExitOk;
+  } catch (const CLI::Success& success) {  // --help or --version
+    return root.exit(success), kExitOk;
   } catch (const CLI::ParseError& error) {
     if (const Status status = unknown_command(root, argc, argv); !status.ok())
       return wrong_use(status.message);

@@ -188,15 +188,15 @@ double cost_of(const Data& data, const Constants& c, const Sample& s) {
 void weigh(Data* data, const Constants& c) {
   constexpr double kNear = 16, kFar = 1.5, kFarByTheModel = 1.3;
   for (Group& g : data->groups) {
-    double best = 1e30, least = 1e30;
+    double best = 1e30, lowest = 1e30;
     for (const size_t i : g.samples) {
       best = std::min(best, data->samples[i].us),
-      least = std::min(least, cost_of(*data, c, data->samples[i]));
+      lowest = std::min(lowest, cost_of(*data, c, data->samples[i]));
     }
     for (const size_t i : g.samples) data->samples[i].weight = std::pow(best / data->samples[i].us, kNear);
     std::erase_if(g.samples, [&](size_t i) { return data->samples[i].us > kFar * best; });
     std::erase_if(g.unmeasured,
-                  [&](const Sample& s) { return cost_of(*data, c, s) > kFarByTheModel * least; });
+                  [&](const Sample& s) { return cost_of(*data, c, s) > kFarByTheModel * lowest; });
   }
 }
 
@@ -208,14 +208,14 @@ struct Choice {
 };
 Choice choice_of(const Data& data, const Constants& c, const Group& g) {
   Choice out;
-  double least = 0;
+  double lowest = 0;
   for (const size_t i : g.samples) {
     const Sample& s = data.samples[i];
     if (!out.best || s.us < out.best->us) out.best = &s;
-    if (const double us = cost_of(data, c, s); !out.chosen || us < least) least = us, out.chosen = &s;
+    if (const double us = cost_of(data, c, s); !out.chosen || us < lowest) lowest = us, out.chosen = &s;
   }
   for (const Sample& s : g.unmeasured)
-    if (const double ahead = std::log(least / cost_of(data, c, s)); ahead > out.ahead)
+    if (const double ahead = std::log(lowest / cost_of(data, c, s)); ahead > out.ahead)
       out.ahead = ahead, out.unmeasured = &s;
   return out;
 }
@@ -278,7 +278,7 @@ std::vector<double> residuals(const Data& data, const Constants& c, DType w) {
 void descend(const Data& data, Constants* c, DType w, int rounds, double first_step) {
   const std::vector<double*> constants = free_constants(c, w);
   std::vector<double> step(constants.size(), first_step);
-  double least = regret_loss(data, *c, w);
+  double lowest = regret_loss(data, *c, w);
   for (int round = 0; round < rounds; ++round)
     for (size_t i = 0; i < constants.size(); ++i) {
       const double before = *constants[i];
@@ -286,8 +286,8 @@ void descend(const Data& data, Constants* c, DType w, int rounds, double first_s
       for (const double factor : {1 + step[i], 1 / (1 + step[i])}) {
         *constants[i] = before * factor;
         const double now = regret_loss(data, *c, w);
-        if (now < least) {
-          least = now, better = true;
+        if (now < lowest) {
+          lowest = now, better = true;
           break;
         }
         *constants[i] = before;
@@ -302,7 +302,7 @@ void fit(const Data& data, Constants* c, DType w) {
   constexpr int kStarts = 6;
   constexpr double kAround = 0.02;
   std::mt19937 random(1);
-  double least = 0;
+  double lowest = 0;
   for (int start = 0; start < kStarts; ++start) {
     Constants one = *c;
     if (start == 1)
@@ -316,7 +316,7 @@ void fit(const Data& data, Constants* c, DType w) {
     std::printf("%s, start %d: loss %.5f, RMS error of log(time) near the best: %.3f\n",
                 std::string(text(w)).c_str(), start, now, std::sqrt(loss(data, one, w)));
     std::fflush(stdout);
-    if (start == 0 || now < least) least = now, *c = one;
+    if (start == 0 || now < lowest) lowest = now, *c = one;
   }
 }
 

@@ -58,8 +58,8 @@ Command add_bench(CLI::App& root) {
   const Command serve = add_bench_serve(*app);
   return {app, [app, report, serve, flags] {
             if (serve.app->parsed()) return serve.run();
-            const CLI::App& asked = report->parsed() ? *report : *app;
-            if (const Status status = unknown_flag(asked); !status.ok()) return wrong_use(status.message);
+            const CLI::App& chosen = report->parsed() ? *report : *app;
+            if (const Status status = unknown_flag(chosen); !status.ok()) return wrong_use(status.message);
             if (report->parsed()) return bench_report_command(flags->report);
             return bench_command(flags->options, flags->json ? Format::kJson : Format::kText);
           }};

@@ -95,11 +95,11 @@ void add_dataset_flags(CLI::App* app, BenchFlags* f) {
   app->add_option("--dataset-path", d.path, "data file of sharegpt and custom")
       ->group(group)
       ->check(some_text());
-  const auto count = [&](const char* flag, int64_t* value, int64_t least, const char* says) {
+  const auto count = [&](const char* flag, int64_t* value, int64_t minimum, const char* says) {
     app->add_option(flag, *value, says)
         ->capture_default_str()
         ->group(group)
-        ->check(integer_between(least, kTokensMax));
+        ->check(integer_between(minimum, kTokensMax));
   };
   count("--num-prompts", &f->options.num_prompts, 1, "requests per run");
   count("--random-input-len", &d.random_input_len, 1, "tokens per random prompt");

@@ -101,12 +101,13 @@ Status set_apart_values(const CLI::App& root, std::vector<std::string>* words) {
 namespace {
 
 template <class T>
-CLI::Validator between(T least, T most, const std::string& wanted) {
+CLI::Validator between(T minimum, T maximum, const std::string& wanted) {
   const auto check = [=](const std::string& word) -> std::string {
     T value{};
     const char* const end = word.data() + word.size();
     const auto [at, error] = std::from_chars(word.data(), end, value);
-    if (error == std::errc() && at == end && value >= least && value <= most) return "";  // these comparisons reject NaN
+    // These comparisons reject NaN.
+    if (error == std::errc() && at == end && value >= minimum && value <= maximum) return "";
     return "wanted " + wanted + ", found '" + word + "'";
   };
   return CLI::Validator(check, "");
@@ -114,27 +115,27 @@ CLI::Validator between(T least, T most, const std::string& wanted) {
 
 }  // namespace
 
-CLI::Validator integer_between(int64_t least, int64_t most) {
-  return between(least, most,
-                 most == INT64_MAX
-                     ? "an integer of at least " + std::to_string(least)
-                     : "an integer from " + std::to_string(least) + " to " + std::to_string(most));
+CLI::Validator integer_between(int64_t minimum, int64_t maximum) {
+  return between(minimum, maximum,
+                 maximum == INT64_MAX
+                     ? "an integer of at least " + std::to_string(minimum)
+                     : "an integer from " + std::to_string(minimum) + " to " + std::to_string(maximum));
 }
 
-CLI::Validator number_between(double least, double most) {
-  return between(least, most, "a number from " + number_text(least) + " to " + number_text(most));
+CLI::Validator number_between(double minimum, double maximum) {
+  return between(minimum, maximum, "a number from " + number_text(minimum) + " to " + number_text(maximum));
 }
 
 CLI::Validator seed_number() { return between<uint64_t>(0, UINT64_MAX, "an integer from 0 to 2^64 - 1"); }
 
-CLI::Option* add_counts(CLI::App* app, const std::string& flag, std::vector<int64_t>* counts, int64_t least,
-                        int64_t most, const std::string& says) {
+CLI::Option* add_counts(CLI::App* app, const std::string& flag, std::vector<int64_t>* counts, int64_t minimum,
+                        int64_t maximum, const std::string& says) {
   const auto take = [=](const std::string& list) {
     counts->clear();
     for (size_t at = 0; at <= list.size();) {
       const size_t end = std::min(list.find(',', at), list.size());
       const std::string word = list.substr(at, end - at);
-      if (const std::string wrong = integer_between(least, most)(word); !wrong.empty())
+      if (const std::string wrong = integer_between(minimum, maximum)(word); !wrong.empty())
         throw CLI::ValidationError(flag, wrong);
       counts->push_back(std::stoll(word));
       at = end + 1;

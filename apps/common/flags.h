@@ -29,12 +29,12 @@ std::string wanted_and_found(const CLI::ParseError& error);
 Status set_apart_values(const CLI::App& root, std::vector<std::string>* words);
 
 // Validators of numbers. Their errors name the option, the wanted range and the found value.
-CLI::Validator integer_between(int64_t least, int64_t most);  // INT64_MAX: no limit
-CLI::Validator number_between(double least, double most);
+CLI::Validator integer_between(int64_t minimum, int64_t maximum);  // INT64_MAX: no limit
+CLI::Validator number_between(double minimum, double maximum);
 CLI::Validator seed_number();
 // Adds a flag for a list of counts separated by commas. `counts` has the default and receives the list.
-CLI::Option* add_counts(CLI::App* app, const std::string& flag, std::vector<int64_t>* counts, int64_t least,
-                        int64_t most, const std::string& says);
+CLI::Option* add_counts(CLI::App* app, const std::string& flag, std::vector<int64_t>* counts, int64_t minimum,
+                        int64_t maximum, const std::string& says);
 CLI::Validator some_text();  // non-empty
 constexpr int kThreadsMax = 1024;
 

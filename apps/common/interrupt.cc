@@ -9,15 +9,15 @@ namespace {
 
 constexpr int kSignals[] = {SIGINT, SIGTERM, SIGHUP};
 size_t count = 0;  // how many of kSignals are caught
-volatile std::sig_atomic_t asked = 0;
+volatile std::sig_atomic_t signal_seen = 0;
 struct sigaction before[std::size(kSignals)];
 
-void on_signal(int signal) { asked = signal; }
+void on_signal(int signal) { signal_seen = signal; }
 
 }  // namespace
 
 Interruptible::Interruptible(EndOn signals) {
-  asked = 0;
+  signal_seen = 0;
   count = signals == EndOn::kCtrlC ? 1 : std::size(kSignals);
   struct sigaction once {};
   once.sa_handler = on_signal;
@@ -34,7 +34,7 @@ Interruptible::~Interruptible() {
   for (size_t i = 0; i < count; ++i) sigaction(kSignals[i], &before[i], nullptr);
 }
 
-bool asked_to_end() { return asked != 0; }
-int ending_signal() { return asked; }
+bool asked_to_end() { return signal_seen != 0; }
+int ending_signal() { return signal_seen; }
 
 }  // namespace sluice::apps

@@ -272,8 +272,8 @@ void add_sampling_flags(CLI::App* app, SamplingParams* sampling) {
       ->check(seed_number());
   app->add_option_function<int64_t>(
          "-n,--max-tokens,--n-predict,--predict",
-         [sampling](int64_t most) {
-           if (most > 0) sampling->max_tokens = most;
+         [sampling](int64_t count) {
+           if (count > 0) sampling->max_tokens = count;
          },
          "maximum tokens of an answer; 0: until the context is full")
       ->default_str("0")

@@ -142,8 +142,8 @@ Result<LoadFormat> load_format_of(const std::string& name) {
   return unknown_name("--load-format", name, known);
 }
 
-Result<Session> open_session(const ModelFlags& asked, const SuitFlags& suit) {
-  ModelFlags flags = asked;
+Result<Session> open_session(const ModelFlags& requested, const SuitFlags& suit) {
+  ModelFlags flags = requested;
   const auto start = std::chrono::steady_clock::now();
   Session s;
   const Result<DType> dtype = dtype_of(flags.dtype);

@@ -45,13 +45,13 @@ Status take(Result<T> read, T* to) {
 Status read_ngram(const JsonAt& at, SpeculationOptions* o) {
   SLUICE_TRY(take(at.integer("num_speculative_tokens", 1, kDraftsMax), &o->num_speculative_tokens));
   // If only one of the two is given, it also sets the other.
-  const bool has_least = at.has("prompt_lookup_min"), has_most = at.has("prompt_lookup_max");
-  int64_t least = kNgramLookup, most = kNgramLookup;
-  if (has_most) SLUICE_TRY(take(at.integer("prompt_lookup_max", 1, kLookupMax), &most));
-  if (!has_least && has_most) least = most;
-  if (has_least) SLUICE_TRY(take(at.integer("prompt_lookup_min", 1, kLookupMax), &least));
-  if (has_least && !has_most) most = least;
-  o->prompt_lookup_min = least, o->prompt_lookup_max = most;
+  const bool has_min = at.has("prompt_lookup_min"), has_max = at.has("prompt_lookup_max");
+  int64_t minimum = kNgramLookup, maximum = kNgramLookup;
+  if (has_max) SLUICE_TRY(take(at.integer("prompt_lookup_max", 1, kLookupMax), &maximum));
+  if (!has_min && has_max) minimum = maximum;
+  if (has_min) SLUICE_TRY(take(at.integer("prompt_lookup_min", 1, kLookupMax), &minimum));
+  if (has_min && !has_max) maximum = minimum;
+  o->prompt_lookup_min = minimum, o->prompt_lookup_max = maximum;
   return {};
 }
 

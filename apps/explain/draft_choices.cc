@@ -45,17 +45,17 @@ Result<DraftPlan> eagle3_plan(const SpeculativeConfig& speculation, const ModelC
 }
 
 Result<DraftPlan> draft_plan(const SpeculativeConfig& speculation, const ModelConfig& model) {
-  const int64_t most = speculation.options.num_speculative_tokens;
+  const int64_t drafts_max = speculation.options.num_speculative_tokens;
   if (!speculation.moe_backend.empty())
     return invalid(
         "--speculative-config: moe_backend: wanted none in explain, which places all layers on one device, "
         "found " +
         speculation.moe_backend);
   if (speculation.options.method == DraftMethod::kEagle3) return eagle3_plan(speculation, model);
-  if (speculation.options.method != DraftMethod::kMtp) return DraftPlan{{}, most};
+  if (speculation.options.method != DraftMethod::kMtp) return DraftPlan{{}, drafts_max};
   auto layer = mtp_config(model);
   if (!layer.ok()) return layer.status();
-  return DraftPlan{std::move(layer).value(), most};
+  return DraftPlan{std::move(layer).value(), drafts_max};
 }
 
 // Microseconds of a step in which each sequence has the same number of drafts.

@@ -19,13 +19,13 @@ namespace {
 std::vector<TensorSpec> wanted_of(const Family& family, const ModelConfig& config,
                                   const Checkpoint& checkpoint) {
   std::vector<TensorSpec> best;
-  int64_t most = -1;
+  int64_t largest = -1;
   for (MoeNaming naming : family.namings(config)) {
     std::vector<TensorSpec> specs = family.tensors(config, naming);
     const int64_t found = std::count_if(specs.begin(), specs.end(), [&](const TensorSpec& s) {
       return checkpoint.find_if_there(s.name) != nullptr;
     });
-    if (found > most) best = std::move(specs), most = found;
+    if (found > largest) best = std::move(specs), largest = found;
   }
   // Some tools remove the draft layer from the files but not from the config.
   if (!has_mtp_layer(checkpoint, config)) return best;

@@ -124,11 +124,11 @@ Result<uint64_t> digest(Device& device, const Moe& moe, const MoeWeights& weight
 Status write_moe_digests(const MoeDigestOptions& options, std::ostream& out) {
   if (options.model != "gpt-oss-20b" && options.model != "gpt-oss-120b")
     return invalid("--digest: wanted gpt-oss-20b or gpt-oss-120b, found '" + options.model + "'");
-  int64_t most = 1;
+  int64_t tokens_max = 1;
   for (int64_t tokens : options.tokens) {
     if (tokens < 1 || tokens > 16384)
       return invalid("tokens: wanted 1 to 16384, found " + std::to_string(tokens));
-    most = std::max(most, tokens);
+    tokens_max = std::max(tokens_max, tokens);
   }
   auto config = known_moe(options.model);
   if (!config.ok()) return config.status();
@@ -138,7 +138,7 @@ Status write_moe_digests(const MoeDigestOptions& options, std::ostream& out) {
   auto opened = open_device({.backend = options.backend, .threads = options.threads, .gpu = options.index});
   if (!opened.ok()) return opened.status();
   Device& device = *opened.value();
-  const auto moe = Moe::plan(device, local.value(), most);
+  const auto moe = Moe::plan(device, local.value(), tokens_max);
   if (!moe.ok()) return moe.status();
   auto weights = std::make_unique<Weights>(config.value(), options.slice);
   const uint64_t tensors = weights->count();

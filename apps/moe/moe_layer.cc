@@ -110,8 +110,8 @@ Status check_stages(Device& device, const Moe& moe, const RandomLayer& layer, Ra
 Result<MoeLayerReport> run_moe_layer(const MoeLayerOptions& options, std::ostream* words) {
   Result<MoeConfig> config = checked_config(options);
   if (!config.ok()) return config.status();
-  const int64_t most = *std::max_element(options.tokens.begin(), options.tokens.end());
-  const int64_t tokens_max = std::max(most, kCheckedTokens);
+  const int64_t largest = *std::max_element(options.tokens.begin(), options.tokens.end());
+  const int64_t tokens_max = std::max(largest, kCheckedTokens);
   Result<std::unique_ptr<Device>> opened =
       open_device({.backend = options.backend, .threads = options.threads});
   if (!opened.ok()) return opened.status();

@@ -37,8 +37,8 @@ std::string reply_json(const Reply& r, const Tokenizer& tokenizer) {
                        {"completion_tokens", r.completion_tokens}}},
                      {"first_token_seconds", r.first_token_seconds},
                      {"seconds", r.seconds}};
-  const bool asked = !r.tokens.empty() && r.tokens.front().rank > 0;
-  if (asked) out["logprobs"] = logprobs_json(r.tokens, tokenizer);
+  const bool with_logprobs = !r.tokens.empty() && r.tokens.front().rank > 0;
+  if (with_logprobs) out["logprobs"] = logprobs_json(r.tokens, tokenizer);
   return json_text(out);
 }
 

@@ -119,16 +119,16 @@ Status Bench::configs() {
 Status Bench::configs_of(const ExpertShape& s) {
   std::vector<int64_t> counts = options_.tokens;
   if (counts.empty()) counts = {1024, 4096, 256, 8192, 512, 2048, 64, 3072, 16384, 128, 6144, 1536, 32};
-  const int64_t most = *std::max_element(counts.begin(), counts.end());
+  const int64_t largest = *std::max_element(counts.begin(), counts.end());
   std::vector<std::string> complaints;
   Experts experts(device_, s);
   std::vector<Tensor> x;
-  SLUICE_TRY(experts.memory().random(DType::kBF16, {most, s.hidden}, 1, 2, &x));
+  SLUICE_TRY(experts.memory().random(DType::kBF16, {largest, s.hidden}, 1, 2, &x));
   SLUICE_TRY(experts.make(peers_, &complaints));
   SLUICE_TRY(report_({}, complaints));
   std::vector<std::vector<Draw>> draws(options_.spreads.size());
   for (size_t i = 0; i < draws.size(); ++i)
-    SLUICE_TRY(make_draws(experts.memory(), s, options_.spreads[i], most, kConfigDraws, &draws[i]));
+    SLUICE_TRY(make_draws(experts.memory(), s, options_.spreads[i], largest, kConfigDraws, &draws[i]));
   // Every third token count is enough for the second routing.
   constexpr size_t kThird = 3;
   for (size_t at = 0; at < counts.size(); ++at)

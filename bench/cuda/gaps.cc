@@ -27,7 +27,7 @@ constexpr Gap kNothing{"nothing", Gap::kNothing, 1}, kDependent{"dependent-launc
 constexpr Order kOrders[] = {{"nothing first", {kNothing, kDependent, kPlain, kFourth, kAgain}},
                              {"plain first", {kPlain, kFourth, kNothing, kDependent, kAgain}}};
 
-Step behind(const Gap& gap, Step layer, Stream stream) {
+Step after_gap(const Gap& gap, Step layer, Stream stream) {
   return [gap, layer = std::move(layer), stream](int64_t i) -> Status {
     if (gap.what != Gap::kNothing && i % gap.every == 0) {
       const Dependent dependent(stream, gap.what == Gap::kDependent);
@@ -49,14 +49,14 @@ Status Bench::gaps() {
   for (ExpertShape& s : bf16_shapes()) shapes.push_back(std::move(s));
   for (const ExpertShape& s : shapes) {
     if (options_.models.empty() ? std::string_view(s.model) != "gpt-oss-120b" : !wants(s.model)) continue;
-    const int64_t most = *std::max_element(counts.begin(), counts.end());
+    const int64_t tokens_max = *std::max_element(counts.begin(), counts.end());
     Experts experts(device_, s);
     std::vector<Tensor> x;
     std::vector<std::string> complaints;
-    SLUICE_TRY(experts.memory().random(DType::kBF16, {most, s.hidden}, 1, kTurns, &x));
+    SLUICE_TRY(experts.memory().random(DType::kBF16, {tokens_max, s.hidden}, 1, kTurns, &x));
     SLUICE_TRY(experts.make({}, &complaints));
     std::vector<Draw> draws;
-    SLUICE_TRY(make_draws(experts.memory(), s, Spread::kUniform, most, kDraws, &draws));
+    SLUICE_TRY(make_draws(experts.memory(), s, Spread::kUniform, tokens_max, kDraws, &draws));
     for (const int64_t tokens : counts) {
       Bed bed(experts, x, draws, tokens);
       SLUICE_TRY(bed.make());
@@ -66,7 +66,7 @@ Status Bench::gaps() {
         Contest contest = bed.contest("gaps", "moe_layer_behind", order.name);
         for (const Gap& gap : order.gaps)
           contest.contenders.push_back(
-              contender_of(gap.name, behind(gap, layer.value(), bed.memory().stream())));
+              contender_of(gap.name, after_gap(gap, layer.value(), bed.memory().stream())));
         contest.poison = [&] { return bed.poison_outputs(); };
         contest.verify = [&](Who who) { return bed.check(bed.y(), who); };
         SLUICE_TRY(hold_paced(contest, std::move(complaints)));

@@ -156,11 +156,11 @@ Status add_configs(Memory& memory, const Linear::Problem& problem, const Dense& 
   const auto table = device.catalog().table<Linear>();
   const Decision decision = decide<Linear>(problem, device.info(), table);
   if (decision.chosen < 0) return {};
-  const double most = kFar * decision.choice().cost_us;
+  const double limit = kFar * decision.choice().cost_us;
   for (const Verdict& v : decision.verdicts)
     for (size_t i = 0; i < v.configs.size(); ++i) {
       const Config& one = v.configs[i];
-      if (one.name.empty() || !one.refusal.accepted() || one.cost_us > most) continue;
+      if (one.name.empty() || !one.refusal.accepted() || one.cost_us > limit) continue;
       const std::string name = std::string(v.candidate) + ":" + one.name;
       auto step = make_step<Linear>(
           memory, problem, [&dense, tokens = problem.tokens](int64_t run) { return dense.args(tokens, run); },
@@ -182,12 +182,12 @@ Status Bench::linear() {
   for (const DenseShape& shape : kDenseShapes) {
     share(left--);
     if (!wants(shape.model()) && !wants("gpt-oss-120b")) continue;
-    int64_t most = 0;
+    int64_t tokens_max = 0;
     for (const int64_t tokens : counts)
-      if (tokens <= shape.tokens_most) most = std::max(most, tokens);
-    if (most == 0) continue;
+      if (tokens <= shape.tokens_most) tokens_max = std::max(tokens_max, tokens);
+    if (tokens_max == 0) continue;
     Dense dense(device_, shape, options_.cold_bytes);
-    SLUICE_TRY(dense.make(most));
+    SLUICE_TRY(dense.make(tokens_max));
     for (const int64_t tokens : counts) {
       if (tokens > shape.tokens_most || over(shape.model(), tokens)) continue;
       const Linear::Problem problem = shape.problem(tokens);

@@ -96,12 +96,13 @@ Status parse_suites(const std::string& list, std::vector<const Suite*>* out) {
   return out->empty() ? invalid("--suite: wanted a suite, found none") : Status{};
 }
 
-Status parse_count(const std::string& option, const std::string& word, int64_t least, int64_t most,
+Status parse_count(const std::string& option, const std::string& word, int64_t minimum, int64_t maximum,
                    int64_t* out) {
   const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), *out);
-  if (error == std::errc() && end == word.data() + word.size() && *out >= least && *out <= most) return {};
-  return invalid(option + ": wanted a count from " + std::to_string(least) + " to " + std::to_string(most) +
-                 ", found '" + word + "'");
+  if (error == std::errc() && end == word.data() + word.size() && *out >= minimum && *out <= maximum)
+    return {};
+  return invalid(option + ": wanted a count from " + std::to_string(minimum) + " to " +
+                 std::to_string(maximum) + ", found '" + word + "'");
 }
 
 Status parse_tokens(const std::string& list, std::vector<int64_t>* out) {

@@ -84,13 +84,14 @@ std::string table_of(const Panel& panel) {
   for (const auto& [tokens, floor] : panel.floor_us) {
     std::vector<std::string> cells = {std::to_string(tokens), us_text(floor)};
     if (experts) cells.insert(cells.begin() + 1, experts_cell(panel, tokens));
-    double least = INFINITY;
+    double fastest = INFINITY;
     for (const Series& s : panel.series)
-      if (const auto at = s.at.find(tokens); at != s.at.end()) least = std::min(least, at->second.median_us);
+      if (const auto at = s.at.find(tokens); at != s.at.end())
+        fastest = std::min(fastest, at->second.median_us);
     for (const Series& s : panel.series) {
       const auto at = s.at.find(tokens);
       const std::string us = at == s.at.end() ? "" : us_text(at->second.median_us);
-      cells.push_back(at != s.at.end() && at->second.median_us == least ? "**" + us + "**" : us);
+      cells.push_back(at != s.at.end() && at->second.median_us == fastest ? "**" + us + "**" : us);
     }
     if (ratio) {
       const auto r = ratio_at(panel, tokens);

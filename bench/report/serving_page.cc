@@ -31,13 +31,14 @@ std::string table_of(const Figure& figure, const Panel& panel) {
   head.push_back("ratio");
   std::string out = line_of(head) + rule_of(head.size(), 0);
   for (const int64_t count : counts_of(panel)) {
-    double least = INFINITY;
+    double fastest = INFINITY;
     for (const Series& s : panel.series)
-      if (const auto at = s.at.find(count); at != s.at.end()) least = std::min(least, at->second.median_us);
+      if (const auto at = s.at.find(count); at != s.at.end())
+        fastest = std::min(fastest, at->second.median_us);
     std::vector<std::string> cells = {std::to_string(count)};
     for (const Series& s : panel.series) {
       const auto at = s.at.find(count);
-      cells.push_back(at == s.at.end() ? "" : cell_of(panel, at->second, at->second.median_us == least));
+      cells.push_back(at == s.at.end() ? "" : cell_of(panel, at->second, at->second.median_us == fastest));
     }
     const auto ratio = ratio_at(panel, count);
     cells.push_back(ratio ? printed("%.2f", *ratio) : "");

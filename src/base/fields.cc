@@ -23,23 +23,23 @@ Status bad_value(const Field& field, const std::string& wanted, std::string_view
   return invalid(std::string(field.name) + ": wanted " + wanted + ", found '" + std::string(found) + "'");
 }
 
-// The edit distance, or `most` if it is at least that large.
-size_t edit_distance(std::string_view a, std::string_view b, size_t most) {
-  if (std::max(a.size(), b.size()) - std::min(a.size(), b.size()) >= most) return most;
+// The edit distance, or `limit` if it is at least that large.
+size_t edit_distance(std::string_view a, std::string_view b, size_t limit) {
+  if (std::max(a.size(), b.size()) - std::min(a.size(), b.size()) >= limit) return limit;
   std::vector<size_t> row(b.size() + 1);
   std::iota(row.begin(), row.end(), size_t{0});
   for (size_t i = 1; i <= a.size(); ++i) {
     size_t diagonal = row[0]++;
-    size_t least = row[0];
+    size_t row_min = row[0];
     for (size_t j = 1; j <= b.size(); ++j) {
       const size_t replace = diagonal + (a[i - 1] != b[j - 1]);
       diagonal = row[j];
       row[j] = std::min({row[j] + 1, row[j - 1] + 1, replace});
-      least = std::min(least, row[j]);
+      row_min = std::min(row_min, row[j]);
     }
-    if (least >= most) return most;  // later rows cannot get smaller
+    if (row_min >= limit) return limit;  // later rows cannot get smaller
   }
-  return std::min(row[b.size()], most);
+  return std::min(row[b.size()], limit);
 }
 
 }  // namespace

@@ -261,12 +261,12 @@ Status JsonAt::need_object() const {
   return {};
 }
 
-Result<int64_t> JsonAt::integer(int64_t least, int64_t most) const {
-  const std::string wanted = "an integer from " + std::to_string(least) + " to " + std::to_string(most);
+Result<int64_t> JsonAt::integer(int64_t minimum, int64_t maximum) const {
+  const std::string wanted = "an integer from " + std::to_string(minimum) + " to " + std::to_string(maximum);
   if (!value_->is_number_integer()) return wrong(wanted);
   if (value_->is_number_unsigned() && value_->get<uint64_t>() > INT64_MAX) return wrong(wanted);
   const int64_t v = value_->get<int64_t>();
-  if (v < least || v > most) return wrong(wanted);
+  if (v < minimum || v > maximum) return wrong(wanted);
   return v;
 }
 
@@ -287,13 +287,13 @@ Result<std::string> JsonAt::string() const {
   return value_->get<std::string>();
 }
 
-Result<int64_t> JsonAt::integer(const std::string& key, int64_t least, int64_t most) const {
+Result<int64_t> JsonAt::integer(const std::string& key, int64_t minimum, int64_t maximum) const {
   const auto member = at(key);
-  return member.ok() ? member.value().integer(least, most) : Result<int64_t>(member.status());
+  return member.ok() ? member.value().integer(minimum, maximum) : Result<int64_t>(member.status());
 }
-Result<int64_t> JsonAt::integer(const std::string& key, int64_t least, int64_t most,
+Result<int64_t> JsonAt::integer(const std::string& key, int64_t minimum, int64_t maximum,
                                 int64_t otherwise) const {
-  return has(key) ? integer(key, least, most) : Result<int64_t>(otherwise);
+  return has(key) ? integer(key, minimum, maximum) : Result<int64_t>(otherwise);
 }
 Result<double> JsonAt::number(const std::string& key) const {
   const auto member = at(key);

@@ -51,14 +51,14 @@ class JsonAt {
   Result<std::vector<JsonAt>> items() const;  // elements of an array
   Status need_object() const;
 
-  Result<int64_t> integer(int64_t least, int64_t most) const;
+  Result<int64_t> integer(int64_t minimum, int64_t maximum) const;
   Result<double> number() const;  // finite
   Result<bool> boolean() const;
   Result<std::string> string() const;
 
   // Members by key. `otherwise` replaces a member that is missing or null.
-  Result<int64_t> integer(const std::string& key, int64_t least, int64_t most) const;
-  Result<int64_t> integer(const std::string& key, int64_t least, int64_t most, int64_t otherwise) const;
+  Result<int64_t> integer(const std::string& key, int64_t minimum, int64_t maximum) const;
+  Result<int64_t> integer(const std::string& key, int64_t minimum, int64_t maximum, int64_t otherwise) const;
   Result<double> number(const std::string& key) const;
   Result<double> number(const std::string& key, double otherwise) const;
   Result<bool> boolean(const std::string& key, bool otherwise) const;

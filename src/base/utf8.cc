@@ -10,7 +10,7 @@ constexpr char32_t kReplacement = 0xfffd;
 struct Lead {
   int bytes;
   char32_t bits;
-  uint8_t second_least, second_most;
+  uint8_t second_min, second_max;
 };
 
 Lead lead_of(uint8_t b) {
@@ -35,8 +35,8 @@ Utf8Step utf8_step(std::string_view text) {
   for (int i = 1; i < lead.bytes; ++i) {
     if (static_cast<size_t>(i) == text.size()) return {.bytes = i, .truncated = true};
     const uint8_t b = static_cast<uint8_t>(text[static_cast<size_t>(i)]);
-    const uint8_t least = i == 1 ? lead.second_least : 0x80, most = i == 1 ? lead.second_most : 0xbf;
-    if (b < least || b > most) return {.bytes = i};
+    const uint8_t minimum = i == 1 ? lead.second_min : 0x80, maximum = i == 1 ? lead.second_max : 0xbf;
+    if (b < minimum || b > maximum) return {.bytes = i};
     code_point = code_point << 6 | (b & 0x3fu);
   }
   return {.code_point = code_point, .bytes = lead.bytes, .valid = true};

@@ -126,16 +126,16 @@ WholeAnswer::WholeAnswer(Done done)
         done(body.ok() ? parse_json(body.value(), "answer") : body.status());
       }) {}
 
-Result<std::string> ask_text(HttpClient& client, const ClientRequest& request) {
+Result<std::string> fetch_text(HttpClient& client, const ClientRequest& request) {
   return answer_of<BodyAnswer, std::string>(client, request);
 }
 
-Result<Json> ask(HttpClient& client, const ClientRequest& request) {
+Result<Json> fetch_json(HttpClient& client, const ClientRequest& request) {
   return answer_of<WholeAnswer, Json>(client, request);
 }
 
 Result<std::string> first_model(HttpClient& client, const std::string& api_key) {
-  const auto answer = ask(client, {.method = "GET", .path = "/v1/models", .api_key = api_key});
+  const auto answer = fetch_json(client, {.method = "GET", .path = "/v1/models", .api_key = api_key});
   if (!answer.ok()) return answer.status();
   const auto data = JsonAt(answer.value(), "/v1/models").at("data");
   if (!data.ok()) return data.status();

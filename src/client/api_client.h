@@ -91,8 +91,8 @@ class WholeAnswer final : public BodyAnswer {
 };
 
 // These functions send a request and wait for the answer. No other request of the client may be running.
-Result<std::string> ask_text(HttpClient& client, const ClientRequest& request);
-Result<Json> ask(HttpClient& client, const ClientRequest& request);
+Result<std::string> fetch_text(HttpClient& client, const ClientRequest& request);
+Result<Json> fetch_json(HttpClient& client, const ClientRequest& request);
 // The first name that /v1/models lists; used if no model is named.
 Result<std::string> first_model(HttpClient& client, const std::string& api_key);
 

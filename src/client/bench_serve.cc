@@ -151,9 +151,9 @@ class ServeBench {
     for (size_t i = 0; i < options_.max_concurrency.size(); ++i) {
       for (const auto& [count, to] :
            {std::pair{options_.num_warmups, &warmups}, std::pair{options_.num_prompts, &measured}}) {
-        auto drawn = prompts(dataset.value(), count);
-        if (!drawn.ok()) return drawn.status();
-        to->push_back(std::move(drawn).value());
+        auto sampled = prompts(dataset.value(), count);
+        if (!sampled.ok()) return sampled.status();
+        to->push_back(std::move(sampled).value());
       }
     }
     const auto first = outcomes(probe.value(), 1);
@@ -175,11 +175,12 @@ class ServeBench {
     std::vector<std::string> bodies;
   };
   Result<Prompts> prompts(Dataset& dataset, int64_t count) {
-    auto drawn = dataset.draw(count, target_);
-    if (!drawn.ok()) return drawn.status();
-    Prompts out{.all = std::move(drawn).value(), .bodies = {}};
+    auto sampled = dataset.draw(count, target_);
+    if (!sampled.ok()) return sampled.status();
+    Prompts out{.all = std::move(sampled).value(), .bodies = {}};
     for (const LoadPrompt& p : out.all) out.bodies.push_back(body_of(p, options_, target_.model).dump());
-    if (!target_.tokenizer) out.all = {};  // without a tokenizer, their tokens cannot be counted, so frees the prompts
+    // Without a tokenizer, the tokens of the answers cannot be counted, so nothing reads the prompts.
+    if (!target_.tokenizer) out.all = {};
     return out;
   }
 
@@ -197,23 +198,23 @@ class ServeBench {
     out.outcomes = load.run(prompts.bodies, arrival_times(options_.num_prompts, options_.arrivals), progress);
     const std::optional<DraftCounters> after = before ? counters() : std::nullopt;
     if (after) out.drafts = drafts_between(*before, *after);
-    if (target_.tokenizer) SLUICE_TRY(count_what_was_not(prompts.all, &out.outcomes));
+    if (target_.tokenizer) SLUICE_TRY(count_missing_tokens(prompts.all, &out.outcomes));
     out.measured = metrics_of(out.outcomes, load.duration(), options_.percents, options_.goodput);
     return out;
   }
 
   // nullopt if the server has no /metrics, which is not an error, because few servers have it.
   std::optional<DraftCounters> counters() {
-    const auto page = ask_text(target_.client, {.method = "GET",
-                                                .path = "/metrics",
-                                                .api_key = options_.api_key,
-                                                .timeout = std::min(kMetricsTimeoutS, options_.timeout)});
+    const auto page = fetch_text(target_.client, {.method = "GET",
+                                                  .path = "/metrics",
+                                                  .api_key = options_.api_key,
+                                                  .timeout = std::min(kMetricsTimeoutS, options_.timeout)});
     if (!page.ok()) return {};
     return draft_counters(page.value());
   }
 
   // Counts tokens after the run, because tokenizing would disturb its timing.
-  Status count_what_was_not(const std::vector<LoadPrompt>& prompts, std::vector<RequestOutcome>* outcomes) {
+  Status count_missing_tokens(const std::vector<LoadPrompt>& prompts, std::vector<RequestOutcome>* outcomes) {
     for (size_t i = 0; i < prompts.size(); ++i) {
       RequestOutcome& o = (*outcomes)[i];
       if (!o.ok() || o.usage) continue;

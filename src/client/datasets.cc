@@ -34,7 +34,7 @@ Result<Json> tokens_of(const std::string& text, const LoadTarget& target) {
   // add_special_tokens is false, because a beginning-of-sequence token is not part of the text.
   const Json body = {{"model", target.model}, {"prompt", text}, {"add_special_tokens", false}};
   const auto answer =
-      ask(target.client, {.path = "/tokenize", .body = body.dump(), .api_key = target.api_key});
+      fetch_json(target.client, {.path = "/tokenize", .body = body.dump(), .api_key = target.api_key});
   if (!answer.ok()) return answer.status();
   const auto tokens = JsonAt(answer.value(), "/tokenize").at("tokens");
   if (!tokens.ok()) return tokens.status();
@@ -46,7 +46,7 @@ Result<std::string> text_of(const Json& ids, const LoadTarget& target) {
   if (target.tokenizer) return valid_utf8(target.tokenizer->decode(ids.get<std::vector<int32_t>>()));
   const Json body = {{"model", target.model}, {"tokens", ids}};
   const auto answer =
-      ask(target.client, {.path = "/detokenize", .body = body.dump(), .api_key = target.api_key});
+      fetch_json(target.client, {.path = "/detokenize", .body = body.dump(), .api_key = target.api_key});
   if (!answer.ok()) return answer.status();
   return JsonAt(answer.value(), "/detokenize").string("prompt");
 }
@@ -140,8 +140,8 @@ void Dataset::shuffle() {
 
 int64_t Dataset::draw_id() {
   const int64_t all = ids_.empty() ? options_.vocab_size : std::ssize(ids_);
-  const int64_t drawn = random_.integer(0, all - 1);
-  return ids_.empty() ? drawn : ids_[static_cast<size_t>(drawn)];
+  const int64_t index = random_.integer(0, all - 1);
+  return ids_.empty() ? index : ids_[static_cast<size_t>(index)];
 }
 
 Result<LoadPrompt> Dataset::draw_random(const LoadTarget& target) {

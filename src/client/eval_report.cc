@@ -173,9 +173,9 @@ Result<EvalComparison> compare_evals(const std::string& path_a, const std::strin
     right_a.push_back(share);
     right_b.push_back(other);
     differences.push_back(more);
-    const double least = 0.5 / static_cast<double>(out.repeat);  // shares are multiples of 1 / repeat
-    out.better_a += more < -least;
-    out.better_b += more > least;
+    const double smallest = 0.5 / static_cast<double>(out.repeat);  // shares are multiples of 1 / repeat
+    out.better_a += more < -smallest;
+    out.better_b += more > smallest;
   }
   out.accuracy_a = mean_of(right_a);
   out.accuracy_b = mean_of(right_b);

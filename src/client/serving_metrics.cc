@@ -101,7 +101,7 @@ ServingMetrics metrics_of(std::span<const RequestOutcome> outcomes, double secon
   }
   const auto rate = [&](int64_t count) { return static_cast<double>(count) / seconds; };
   m.request_throughput = rate(m.completed);
-  m.request_goodput = goodput.asked() ? rate(good) : 0;
+  m.request_goodput = goodput.is_set() ? rate(good) : 0;
   m.output_throughput = rate(m.output_tokens);
   m.total_throughput = rate(m.input_tokens + m.output_tokens);
   m.ttft = distribution_of(std::move(ttft), percents);

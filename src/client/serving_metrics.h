@@ -22,7 +22,7 @@ Distribution distribution_of(std::vector<double> seconds, std::span<const double
 // Limits in milliseconds. A request is good if it meets every limit that is set.
 struct Goodput {
   std::optional<double> ttft, tpot, e2el;
-  bool asked() const { return ttft || tpot || e2el; }
+  bool is_set() const { return ttft || tpot || e2el; }
 };
 // Parses bounds such as "ttft:200", "tpot:50" and "e2el:5000". The messages of errors do not name the option.
 Result<Goodput> parse_goodput(std::span<const std::string> bounds);

@@ -119,7 +119,7 @@ OrderedJson run_json(const ServingRun& run, Detail detail) {
       {"total_input_tokens", m.input_tokens},
       {"total_output_tokens", m.output_tokens},
       {"request_throughput", m.request_throughput},
-      {"request_goodput", run.goodput.asked() ? OrderedJson(m.request_goodput) : OrderedJson(nullptr)},
+      {"request_goodput", run.goodput.is_set() ? OrderedJson(m.request_goodput) : OrderedJson(nullptr)},
       {"output_throughput", m.output_throughput},
       {"total_token_throughput", m.total_throughput},
       {"max_output_tokens_per_s", m.peak_output_tokens},
@@ -183,7 +183,7 @@ std::string serving_block(const ServingRun& run) {
   out += line("Total input tokens:", m.input_tokens);
   out += line("Total generated tokens:", m.output_tokens);
   out += line("Request throughput (req/s):", m.request_throughput);
-  if (run.goodput.asked()) out += line("Request goodput (req/s):", m.request_goodput);
+  if (run.goodput.is_set()) out += line("Request goodput (req/s):", m.request_goodput);
   out += line("Output token throughput (tok/s):", m.output_throughput);
   out += line("Peak output token throughput (tok/s):", m.peak_output_tokens);
   out += line("Peak concurrent requests:", static_cast<double>(m.peak_concurrent));

@@ -85,13 +85,14 @@ Result<Plan<Op>> make_plan(const Device& device, const typename Op::Problem& pro
 
 // Implements Policy::batch_invariant for all token counts of a problem. All counts must use one kernel, because
 // two batch-invariant kernels may give different bits (and one configuration, if configurations of the kernel
-// differ in bits). Returns a policy that forces this kernel: of the kernels that accept 1, 2, 4, ... and `most`
-// tokens, the one whose cost, divided by the least cost at the same count, is lowest on average. kUnsupported:
+// differ in bits). Returns a policy that forces one of the kernels that accept 1, 2, 4, ... and `tokens_last` tokens.
+// Costs are divided by the least cost at the same count; the kernel with the lowest average wins. kUnsupported:
 // no kernel accepts all these counts.
 template <class Op>
 Result<Policy> invariant_policy(const DeviceInfo& device, std::span<const Candidate<Op>* const> table,
-                                const typename Op::Problem& problem, int64_t most, const Policy& policy) {
-  if (!policy.batch_invariant || most <= 0) return policy;
+                                const typename Op::Problem& problem, int64_t tokens_last,
+                                const Policy& policy) {
+  if (!policy.batch_invariant || tokens_last <= 0) return policy;
   struct Share {
     std::string force;
     double sum = 0;
@@ -104,28 +105,28 @@ Result<Policy> invariant_policy(const DeviceInfo& device, std::span<const Candid
       if (s.force == force) return void((s.sum += share, ++s.counts));
     if (counts == 0) shares.push_back({force, share, 1});
   };
-  for (int64_t tokens = 1;; tokens = std::min(2 * tokens, most), ++counts) {
+  for (int64_t tokens = 1;; tokens = std::min(2 * tokens, tokens_last), ++counts) {
     const Decision decision = decide<Op>(Op::at_tokens(problem, tokens), device, table, policy);
     if (!decision.contract.accepted()) return policy;  // planning then reports why
-    const double least = decision.chosen < 0 ? 1 : decision.choice().cost_us;
+    const double least_cost = decision.chosen < 0 ? 1 : decision.choice().cost_us;
     for (size_t i = 0; i < table.size(); ++i) {
       const Verdict& v = decision.verdicts[i];
       const std::string name(v.candidate);
       if (!table[i]->config_decides_bits) {
-        if (v.config >= 0) add(name, v.cost_us / least);
+        if (v.config >= 0) add(name, v.cost_us / least_cost);
         continue;
       }
       for (const Config& one : v.configs)
-        if (one.refusal.accepted()) add(name + ":" + one.name, one.cost_us / least);
+        if (one.refusal.accepted()) add(name + ":" + one.name, one.cost_us / least_cost);
     }
-    if (tokens == most) break;
+    if (tokens == tokens_last) break;
   }
   const Share* best = nullptr;
   for (const Share& s : shares)
     if (s.counts == counts + 1 && (!best || s.sum < best->sum)) best = &s;
   if (!best)
     return unsupported(std::string(Op::kName) + " (" + fields_text(problem) +
-                       "): batch_invariant: wanted one kernel for 1 to " + std::to_string(most) +
+                       "): batch_invariant: wanted one kernel for 1 to " + std::to_string(tokens_last) +
                        " tokens, found no kernel that supports all of these counts");
   Policy one = policy;
   one.force = best->force;
@@ -208,9 +209,9 @@ class PlanTable {
   const std::vector<Step>& steps() const { return steps_; }
   // Enough for every token count.
   size_t workspace_bytes() const {
-    size_t most = 0;
-    for (const Step& s : steps_) most = std::max(most, s.plan.workspace_bytes());
-    return most;
+    size_t largest = 0;
+    for (const Step& s : steps_) largest = std::max(largest, s.plan.workspace_bytes());
+    return largest;
   }
   const Plan<Op>& at(int64_t tokens) const {
     size_t i = steps_.size() - 1;
@@ -250,9 +251,9 @@ Result<PlanTable<Op>> PlanTable<Op>::make(const DeviceInfo& device,
                                           int64_t unit) {
   SLUICE_TRY(check_bounds(Op::kName, tokens_min, tokens_max));
   // Rejects a tokens_max that the operation does not allow before evaluating all counts up to it.
-  const typename Op::Problem most = Op::at_tokens(problem, tokens_max);
-  if (const Refusal contract = Op::validate(most); !contract.accepted())
-    return invalid(std::string(Op::kName) + " (" + fields_text(most) + "): " + contract.line());
+  const typename Op::Problem largest = Op::at_tokens(problem, tokens_max);
+  if (const Refusal contract = Op::validate(largest); !contract.accepted())
+    return invalid(std::string(Op::kName) + " (" + fields_text(largest) + "): " + contract.line());
   PlanTable out;
   out.tokens_max_ = tokens_max;
   const Result<Policy> for_all =

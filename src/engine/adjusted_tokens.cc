@@ -32,7 +32,7 @@ const std::vector<AdjustedToken>& AdjustedTokens::update(const std::vector<int32
   return list_;
 }
 
-std::vector<AdjustedToken> AdjustedTokens::behind(std::span<const int32_t> drafts) const {
+std::vector<AdjustedToken> AdjustedTokens::list_after(std::span<const int32_t> drafts) const {
   std::vector<AdjustedToken> out = list_;
   for (const int32_t id : drafts) {
     const auto known = place_.find(id);

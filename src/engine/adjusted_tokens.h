@@ -26,7 +26,7 @@ class AdjustedTokens {
   const std::vector<AdjustedToken>& list() const { return list_; }
   // Only for requests with penalties: returns the list as it would be if `drafts` followed the tokens of the
   // last update().
-  std::vector<AdjustedToken> behind(std::span<const int32_t> drafts) const;
+  std::vector<AdjustedToken> list_after(std::span<const int32_t> drafts) const;
 
  private:
   AdjustedToken& of(int32_t id);

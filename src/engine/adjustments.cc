@@ -19,7 +19,7 @@ const std::vector<AdjustedToken>& adjusted_row(const Chunk& chunk, int64_t row,
                                                std::vector<AdjustedToken>* changed) {
   const Sequence& s = *chunk.sequence;
   if (row == 0 || !s.sampling.penalises()) return s.adjusted.list();
-  *changed = s.adjusted.behind(std::span(chunk.drafts).first(static_cast<size_t>(row)));
+  *changed = s.adjusted.list_after(std::span(chunk.drafts).first(static_cast<size_t>(row)));
   return *changed;
 }
 

@@ -17,8 +17,8 @@ Result<std::unique_ptr<DraftRunner>> DraftRunner::plan(Device& device, const Dra
   if (!planned.ok()) return planned.status();
   out->head_ = std::move(planned).value();
   const DraftLayerConfig& c = head.config;
-  const std::vector<int64_t> most(kDraftsMax, bounds.sequences);
-  Places places{out->layout(bounds.tokens, most).end};
+  const std::vector<int64_t> rows(kDraftsMax, bounds.sequences);
+  Places places{out->layout(bounds.tokens, rows).end};
   out->written_bytes_ = places.used;
   out->drafted_at_ = places.take(DType::kI32, 2 * kDraftsMax * out->pitch());
   out->taps_at_ = places.take(c.x, bounds.tokens * c.features());

@@ -55,23 +55,23 @@ Result<StepBounds> bounds_of(const DecoderConfig& config, const EngineOptions& o
     return invalid("max_num_batched_tokens: wanted at least max_num_seqs = " + std::to_string(b.sequences) +
                    " (each samples a token per step), found " + std::to_string(b.tokens));
   const CacheLayout layout = cache_layout(config.attention(), b.page_size);
-  const int64_t page_bytes = layout.page_bytes_of_all(), least = pages_of_sequences(layout, b, 1);
+  const int64_t page_bytes = layout.page_bytes_of_all(), minimum = pages_of_sequences(layout, b, 1);
   b.pages = pages_of_sequences(layout, b, b.sequences);
   if (o.kv_cache_bytes > 0 && page_bytes > 0) b.pages = std::min(b.pages, o.kv_cache_bytes / page_bytes);
-  if (b.pages < least)
-    return invalid("kv_cache_bytes: wanted at least " + std::to_string(least * page_bytes) +
+  if (b.pages < minimum)
+    return invalid("kv_cache_bytes: wanted at least " + std::to_string(minimum * page_bytes) +
                    " for one sequence of max_model_len = " + std::to_string(b.positions) + ", found " +
                    std::to_string(o.kv_cache_bytes));
   return b;
 }
 
-// Returns the value of an option, which must be 0 to `most`. The default is min(there, most) on a device with
+// Returns the value of an option, which must be 0 to `maximum`. The default is min(there, maximum) on a device with
 // its own memory and 0 on other devices.
-Result<int64_t> choice_of(const char* name, const std::optional<int64_t>& wanted, int64_t there, int64_t most,
-                          const Device& device) {
-  const int64_t value = wanted.value_or(device.shares_host_memory() ? 0 : std::min(there, most));
-  if (value >= 0 && value <= most) return value;
-  return invalid(std::string(name) + ": wanted 0 to " + std::to_string(most) + ", found " +
+Result<int64_t> choice_of(const char* name, const std::optional<int64_t>& wanted, int64_t there,
+                          int64_t maximum, const Device& device) {
+  const int64_t value = wanted.value_or(device.shares_host_memory() ? 0 : std::min(there, maximum));
+  if (value >= 0 && value <= maximum) return value;
+  return invalid(std::string(name) + ": wanted 0 to " + std::to_string(maximum) + ", found " +
                  std::to_string(value));
 }
 
@@ -100,8 +100,9 @@ Status check_draft_head(const DecoderConfig& c, const EngineOptions& o) {
   return same("vocab", head.vocab, c.vocab);
 }
 
-// Adds to the decoder's config what the options require: capture of chosen experts, the draft layer's cache
-// (on all ranks, so that pages have the same numbers) and, where the draft layer runs, taps.
+// Adds the parts of the decoder's config that the options require: capture of chosen experts, the draft
+// layer's cache, and taps on the rank that runs the draft layer. All ranks have that cache, so that pages
+// have the same numbers.
 DecoderConfig planned_config(const DecoderConfig& config, const EngineOptions& o, bool schedules,
                              DraftHead* head) {
   DecoderConfig out = config;
@@ -135,12 +136,12 @@ Status fit_cache(const Device& device, const EngineOptions& o, const StepBytes& 
   if (o.memory_utilization == 0 || o.kv_cache_bytes > 0) return {};
   const StepBounds& b = decoder->bounds();
   const CacheLayout& layout = decoder->cache_layout();
-  const int64_t page = layout.page_bytes_of_all(), least = pages_of_sequences(layout, b, 1);
+  const int64_t page = layout.page_bytes_of_all(), minimum = pages_of_sequences(layout, b, 1);
   const double others = (1 - o.memory_utilization) * static_cast<double>(device.total_bytes());
   const int64_t left = device.free_bytes() - static_cast<int64_t>(others) - beside.sum();
   if (left >= b.pages * page) return {};
-  if (left >= least * page) return decoder->set_pages(left / page);
-  return out_of_memory("engine: wanted " + std::to_string(least * page) +
+  if (left >= minimum * page) return decoder->set_pages(left / page);
+  return out_of_memory("engine: wanted " + std::to_string(minimum * page) +
                        " bytes of cache for one sequence of " + std::to_string(b.positions) +
                        " tokens, found " + std::to_string(std::max<int64_t>(left, 0)) +
                        " bytes left within gpu_memory_utilization " + number_text(o.memory_utilization) +

@@ -123,7 +123,7 @@ Status Engine::launch_all(InFlight* step, const StepTensors& t, TakeIds ids, Ker
   return sample(step, t, runs);
 }
 
-// Scores the prompt first. Afterwards the logits to sample from are computed into the same buffer, and
+// Scores the prompt first. This must come first: the logits for sampling use the same buffer, and
 // sampling overwrites the layers' output, from which scores are computed.
 Status Engine::forward_and_score(const StepTensors& t, KernelRuns* runs) {
   const Stream stream = device_.stream();
@@ -131,8 +131,8 @@ Status Engine::forward_and_score(const StepTensors& t, KernelRuns* runs) {
   StepIn layers = t.in;
   layers.logit_rows.shape[0] = 0;
   SLUICE_TRY(decoder_->forward(layers, held_, {}, workspace(), stream, runs));
-  const size_t behind = Arena::footprint(decoder_->workspace_bytes());
-  const Workspace top_workspace{workspace().data + behind, workspace().bytes - behind};
+  const size_t used = Arena::footprint(decoder_->workspace_bytes());
+  const Workspace top_workspace{workspace().data + used, workspace().bytes - used};
   for (const StepTensors::Scores& slice : t.scores) {
     const int64_t rows = slice.logit_rows.shape[0];
     const Tensor logits = make_tensor(logits_, DType::kF32, {rows, vocab}, stream.where);
@@ -371,7 +371,7 @@ Result<std::vector<GeneratedToken>> Engine::step() {
 
 Status Engine::ask_expert_counts() {
   if (!counts_experts_) return {};
-  if (!idle()) return plans_.experts->ask(), Status{};
+  if (!idle()) return plans_.experts->request_copy(), Status{};
   drop_ended_steps();
   return plans_.experts->read_now();
 }
@@ -407,7 +407,7 @@ Result<std::vector<float>> Engine::logits_in_pages(const std::shared_ptr<Sequenc
       return invalid("logits: wanted ascending positions below " + std::to_string(n) + ", found " +
                      std::to_string(position));
     last = position;
-    // Each chunk ends at a requested position at the latest, because only a chunk's last token has logits.
+    // No chunk extends past a requested position, because only a chunk's last token has logits.
     while (s->computed <= position) {
       const int64_t count = std::min(position + 1 - s->computed, bounds_.tokens);
       scheduler_.take_pages(s.get(), s->computed + count);

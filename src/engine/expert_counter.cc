@@ -12,23 +12,25 @@ namespace sluice {
 
 // Each layer's ids begin at an aligned address, so that routing can write them there directly
 // (Moe::ids_stand_in).
-ExpertCounter::ExpertCounter(Device& device, const CountExperts::Problem& most, std::vector<int32_t> layers)
+ExpertCounter::ExpertCounter(Device& device, const CountExperts::Problem& largest,
+                             std::vector<int32_t> layers)
     : device_(device),
-      most_(most),
+      largest_(largest),
       layers_(std::move(layers)),
       layer_stride_(static_cast<int64_t>(
-          Arena::footprint(static_cast<size_t>(bytes_of(DType::kI32, most.tokens * most.top_k))) /
+          Arena::footprint(static_cast<size_t>(bytes_of(DType::kI32, largest.tokens * largest.top_k))) /
           sizeof(int32_t))),
       memory_(device, "counts of experts' tokens") {}
 
 Result<std::unique_ptr<ExpertCounter>> ExpertCounter::make(Device& device, const MoeConfig& moe,
                                                            std::vector<int32_t> layers, int64_t tokens,
                                                            const Policy& policy) {
-  const CountExperts::Problem most{
+  const CountExperts::Problem largest{
       .layers = std::ssize(layers), .tokens = tokens, .top_k = moe.top_k, .experts = moe.experts};
-  std::unique_ptr<ExpertCounter> out(new ExpertCounter(device, most, std::move(layers)));
-  SLUICE_TRY(plan_into<CountExperts>(&out->plans_, device, CountExperts::at_tokens(most, 0), tokens, policy));
-  const auto ids = static_cast<size_t>(bytes_of(DType::kI32, most.layers * out->layer_stride_));
+  std::unique_ptr<ExpertCounter> out(new ExpertCounter(device, largest, std::move(layers)));
+  SLUICE_TRY(
+      plan_into<CountExperts>(&out->plans_, device, CountExperts::at_tokens(largest, 0), tokens, policy));
+  const auto ids = static_cast<size_t>(bytes_of(DType::kI32, largest.layers * out->layer_stride_));
   SLUICE_TRY(out->memory_.replace(out->count_bytes(), Arena::footprint(out->count_bytes()) + ids));
   SLUICE_TRY(out->memory_.send(out->count_bytes()));  // zeros
   SLUICE_TRY(device.wait(device.stream()));
@@ -38,7 +40,7 @@ Result<std::unique_ptr<ExpertCounter>> ExpertCounter::make(Device& device, const
 
 Tensor ExpertCounter::captured(int64_t tokens) const {
   Tensor out = make_tensor(memory_.block() + Arena::footprint(count_bytes()), DType::kI32,
-                           {most_.layers, tokens, most_.top_k}, device_.info().backend);
+                           {largest_.layers, tokens, largest_.top_k}, device_.info().backend);
   out.stride[0] = layer_stride_;
   return out;
 }
@@ -51,11 +53,11 @@ int64_t ChosenExperts::distinct(int64_t layer) const {
 }
 
 Result<ChosenExperts> ExpertCounter::chosen(int64_t tokens) const {
-  ChosenExperts out{.layers = most_.layers, .tokens = tokens, .top_k = most_.top_k};
-  const int64_t of_layer = tokens * most_.top_k;
-  out.ids.resize(static_cast<size_t>(most_.layers * of_layer));
+  ChosenExperts out{.layers = largest_.layers, .tokens = tokens, .top_k = largest_.top_k};
+  const int64_t of_layer = tokens * largest_.top_k;
+  out.ids.resize(static_cast<size_t>(largest_.layers * of_layer));
   const Tensor from = captured(tokens);
-  for (int64_t layer = 0; layer < most_.layers; ++layer)
+  for (int64_t layer = 0; layer < largest_.layers; ++layer)
     SLUICE_TRY(device_.copy(out.ids.data() + layer * of_layer, from.row<int32_t>(layer),
                             static_cast<size_t>(bytes_of(DType::kI32, of_layer)), device_.stream()));
   SLUICE_TRY(device_.wait(device_.stream()));
@@ -64,7 +66,7 @@ Result<ChosenExperts> ExpertCounter::chosen(int64_t tokens) const {
 
 Status ExpertCounter::count(int64_t tokens, Workspace workspace, Stream stream, KernelRuns* runs) const {
   const Tensor counts =
-      make_tensor(memory_.block(), DType::kI64, {most_.layers, most_.experts}, device_.info().backend);
+      make_tensor(memory_.block(), DType::kI64, {largest_.layers, largest_.experts}, device_.info().backend);
   return run_and_count(*plans_, tokens, {.ids = captured(tokens), .counts = counts}, workspace, stream, runs);
 }
 
@@ -76,15 +78,15 @@ void ExpertCounter::read() {
   const auto* const from = at<const int64_t>(memory_.host(), 0);
   counts_ = std::make_shared<const ExpertCounts>(
       ExpertCounts{.layers = layers_,
-                   .experts = most_.experts,
-                   .tokens = std::vector<int64_t>(from, from + most_.layers * most_.experts)});
+                   .experts = largest_.experts,
+                   .tokens = std::vector<int64_t>(from, from + largest_.layers * largest_.experts)});
 }
 
 Status ExpertCounter::fetch(int64_t step) {
-  if (!asked_ || under_way_) return {};
+  if (!copy_requested_ || under_way_) return {};
   SLUICE_TRY(enqueue_copy());
   under_way_ = step;
-  asked_ = false;
+  copy_requested_ = false;
   return {};
 }
 
@@ -95,14 +97,14 @@ void ExpertCounter::finish(int64_t step) {
 }
 
 void ExpertCounter::take_back() {
-  asked_ |= under_way_.has_value();
+  copy_requested_ |= under_way_.has_value();
   under_way_.reset();
 }
 
 Status ExpertCounter::read_now() {
   SLUICE_TRY(enqueue_copy());
   SLUICE_TRY(device_.wait(device_.stream()));
-  asked_ = false;
+  copy_requested_ = false;
   under_way_.reset();
   return read(), Status{};
 }

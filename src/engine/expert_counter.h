@@ -42,8 +42,8 @@ class ExpertCounter {
   Status count(int64_t tokens, Workspace workspace, Stream stream, KernelRuns* runs) const;
 
   // Requests a copy: the next fetch() enqueues it, unless an earlier copy is still in flight.
-  void ask() { asked_ = true; }
-  // Enqueues the copy if ask() requested one. Call it after all other work of step `step` is enqueued, before
+  void request_copy() { copy_requested_ = true; }
+  // Enqueues the copy if request_copy() requested one. Call it after all other work of step `step` is enqueued, before
   // the step's mark.
   Status fetch(int64_t step);
   // Call it when step `step` has finished. Reads the counts if that step copied them.
@@ -57,20 +57,20 @@ class ExpertCounter {
   std::shared_ptr<const ExpertCounts> counts() const { return counts_; }
 
  private:
-  ExpertCounter(Device& device, const CountExperts::Problem& most, std::vector<int32_t> layers);
+  ExpertCounter(Device& device, const CountExperts::Problem& largest, std::vector<int32_t> layers);
   size_t count_bytes() const {
-    return static_cast<size_t>(bytes_of(DType::kI64, most_.layers * most_.experts));
+    return static_cast<size_t>(bytes_of(DType::kI64, largest_.layers * largest_.experts));
   }
   Status enqueue_copy() const;
   void read();
 
   Device& device_;
-  CountExperts::Problem most_;   // of the largest step
-  std::vector<int32_t> layers_;  // layer numbers of the MoE layers
-  int64_t layer_stride_ = 0;     // elements from one layer's ids to the next layer's
+  CountExperts::Problem largest_;  // of the largest step
+  std::vector<int32_t> layers_;    // layer numbers of the MoE layers
+  int64_t layer_stride_ = 0;       // elements from one layer's ids to the next layer's
   std::optional<PlanTable<CountExperts>> plans_;
   UploadBlock memory_;  // counts on host and device; on the device, captured ids follow
-  bool asked_ = false;
+  bool copy_requested_ = false;
   std::optional<int64_t> under_way_;  // the step in flight that copies the counts
   std::shared_ptr<const ExpertCounts> counts_;
 };

@@ -25,15 +25,15 @@ bool any_token(std::span<const uint32_t> bits, int64_t vocab) {
 }  // namespace
 
 bool TokenMask::begin(std::span<const int32_t> tokens, std::span<const int32_t> drafts) {
-  if (behind_ == std::ssize(tokens)) return false;
-  behind_ = std::ssize(tokens);
+  if (mask_after_ == std::ssize(tokens)) return false;
+  mask_after_ = std::ssize(tokens);
   for (; heard_ < std::ssize(tokens); ++heard_) unheard_.push_back(tokens[static_cast<size_t>(heard_)]);
   drafts_.assign(drafts.begin(), drafts.end());
   made_.store(false, std::memory_order_relaxed);
   return true;
 }
 
-Status TokenMask::ask(int64_t vocab) {
+Status TokenMask::request_mask(int64_t vocab) {
   const std::stop_token stop = stop_.get_token();
   for (const int32_t id : unheard_) SLUICE_TRY(filter_->accept(id, stop));
   unheard_.clear();
@@ -44,7 +44,7 @@ Status TokenMask::ask(int64_t vocab) {
   SLUICE_TRY(filter_->allowed(first, stop));
   if (!any_token(first, vocab)) return invalid("the grammar allows no next token");
   try {
-    if (!drafts_.empty()) ask_behind_drafts(vocab);
+    if (!drafts_.empty()) request_masks_after_drafts(vocab);
   } catch (const std::bad_alloc&) {
     // Out of memory only means that fewer drafts have a mask.
   }
@@ -52,7 +52,7 @@ Status TokenMask::ask(int64_t vocab) {
 }
 
 // Ignores the filter's errors, because the draft that causes the error may be rejected.
-void TokenMask::ask_behind_drafts(int64_t vocab) {
+void TokenMask::request_masks_after_drafts(int64_t vocab) {
   const std::stop_token stop = stop_.get_token();
   const std::unique_ptr<TokenFilter> filter = filter_->copy();
   const auto words = static_cast<size_t>((vocab + 31) / 32);
@@ -69,7 +69,7 @@ void TokenMask::ask_behind_drafts(int64_t vocab) {
 void TokenMask::make(int64_t vocab) {
   const auto begin = Clock::now();
   try {
-    if (!stop_.stop_requested()) status_ = ask(vocab);
+    if (!stop_.stop_requested()) status_ = request_mask(vocab);
   } catch (const std::bad_alloc&) {
     status_ = out_of_memory("out of memory while computing the grammar's mask");
   }

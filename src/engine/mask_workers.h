@@ -46,14 +46,14 @@ class TokenMask {
  private:
   friend class MaskWorkers;
   void make(int64_t vocab);
-  Status ask(int64_t vocab);
-  void ask_behind_drafts(int64_t vocab);
+  Status request_mask(int64_t vocab);
+  void request_masks_after_drafts(int64_t vocab);
   bool is_quick() const { return spent_ <= made_count_ * kMaskWait; }  // on average so far
 
   std::shared_ptr<TokenFilter> filter_;
   std::stop_source stop_;
-  int64_t heard_,
-      behind_ = -1;  // tokens passed to the filter or waiting in unheard_, with the prompt; sequence length after which the mask applies
+  int64_t heard_;            // number of tokens passed to the filter or waiting in unheard_, including the prompt
+  int64_t mask_after_ = -1;  // the mask applies to the token after this many tokens of the sequence
   std::vector<int32_t> unheard_, drafts_;
   int64_t rows_ = 1;
   std::vector<uint32_t> bits_;

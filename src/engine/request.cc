@@ -27,9 +27,9 @@ Status check_bias(std::vector<std::pair<int32_t, float>> biases, int64_t vocab) 
 
 }  // namespace
 
-Status check_range(const char* name, double value, double least, double most) {
-  if (value >= least && value <= most) return {};  // NaN fails
-  return invalid(std::string(name) + ": wanted " + number_text(least) + " to " + number_text(most) +
+Status check_range(const char* name, double value, double minimum, double maximum) {
+  if (value >= minimum && value <= maximum) return {};  // NaN fails
+  return invalid(std::string(name) + ": wanted " + number_text(minimum) + " to " + number_text(maximum) +
                  ", found " + number_text(value));
 }
 
@@ -52,8 +52,8 @@ SamplingParams complete(SamplingParams s, const GenerationDefaults& defaults) {
 SamplingParams complete(SamplingParams s) { return complete(std::move(s), {}); }
 
 Status check_sampling(const SamplingParams& s, int64_t vocab) {
-  const auto check = [](const char* name, const auto& value, double least, double most) -> Status {
-    return value ? check_range(name, static_cast<double>(*value), least, most) : Status{};
+  const auto check = [](const char* name, const auto& value, double minimum, double maximum) -> Status {
+    return value ? check_range(name, static_cast<double>(*value), minimum, maximum) : Status{};
   };
   SLUICE_TRY(check("temperature", s.temperature, 0, kTemperatureMax));
   SLUICE_TRY(check("top_p", s.top_p, 0, 1));

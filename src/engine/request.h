@@ -54,7 +54,7 @@ SamplingParams complete(SamplingParams sampling, const GenerationDefaults& defau
 SamplingParams complete(SamplingParams sampling);
 // kInvalidArgument names the parameter, the allowed values and the value found.
 Status check_sampling(const SamplingParams& sampling, int64_t vocab);
-Status check_range(const char* name, double value, double least, double most);
+Status check_range(const char* name, double value, double minimum, double maximum);
 
 struct Request {
   std::vector<int32_t> prompt = {};  // at least one token

@@ -38,8 +38,8 @@ Result<int64_t> Scheduler::add(Request request) {
   s->id = next_id_++;
   s->prompt_tokens = n;
   s->tokens = std::move(request.prompt);
-  const std::optional<int64_t> most = request.sampling.max_tokens;
-  s->tokens_max = most ? std::min(room_, n + *most) : room_;
+  const std::optional<int64_t> max_tokens = request.sampling.max_tokens;
+  s->tokens_max = max_tokens ? std::min(room_, n + *max_tokens) : room_;
   s->sampling = complete(std::move(request.sampling));
   if (request.filter) s->mask = std::make_shared<TokenMask>(std::move(request.filter), n);
   const int64_t id = s->id;
@@ -138,7 +138,7 @@ void Scheduler::take_prefix(Sequence* s) {
   const size_t groups = options_.windows.size();
   // chain: the cached prefixes found. unbroken: per group, the number of consecutive cached pages at the end of the chain.
   std::vector<int64_t> chain, unbroken(groups);
-  for (const int64_t most = (s->length() - 1) / bounds_.page_size; std::ssize(chain) < most;) {
+  for (const int64_t pages_max = (s->length() - 1) / bounds_.page_size; std::ssize(chain) < pages_max;) {
     const auto next = tree.find(chain.empty() ? kNoPrefix : chain.back(), page_tokens(*s, std::ssize(chain)));
     if (!next) break;
     chain.push_back(*next);
@@ -217,8 +217,8 @@ std::vector<Chunk> Scheduler::next() {
   const int64_t preempted_before = preemptions_;
   for (const Owned& s : running_) release_passed(s.get());
   // A sequence may preempt only younger sequences, so the oldest always makes progress.
-  const auto take = [&](Owned s, int64_t most) -> int64_t {
-    const int64_t count = std::min(left_of(*s), most);
+  const auto take = [&](Owned s, int64_t limit) -> int64_t {
+    const int64_t count = std::min(left_of(*s), limit);
     while (!reserve(s.get(), s->computed + count)) {
       const Sequence* youngest = running_.back().get();
       if (youngest == s.get()) return 0;  // it waits for free pages
@@ -257,10 +257,10 @@ std::vector<Chunk> Scheduler::next() {
 }
 
 // Adds the sequence's drafts to its chunk if there are pages for them; never preempts a sequence.
-void Scheduler::add_drafts(Chunk* chunk, int64_t most) {
+void Scheduler::add_drafts(Chunk* chunk, int64_t limit) {
   Sequence& s = *chunk->sequence;
   if (s.ahead > 0) return;
-  const auto wanted = static_cast<ptrdiff_t>(std::min(most, std::ssize(s.drafts_now())));
+  const auto wanted = static_cast<ptrdiff_t>(std::min(limit, std::ssize(s.drafts_now())));
   if (wanted < 1 || !reserve(&s, s.computed + 1 + wanted)) return;
   chunk->drafts.assign(s.drafts.begin(), s.drafts.begin() + wanted);
   chunk->count += wanted;

@@ -163,8 +163,9 @@ class Scheduler {
   Result<int64_t> add(Request request);
   void cancel(int64_t id);  // does nothing if the request is finished or unknown
   bool idle() const { return waiting_.empty() && running_.empty(); }
-  // Whether accept() must be called before the next step is scheduled: some request needs all previous tokens
-  // before it samples or has drafts to verify, or there is a draft layer, which reads the last tokens.
+  // Whether accept() must be called before the next step is scheduled. True if some request needs all
+  // previous tokens before it samples, if some request has drafts to verify, or if there is a draft layer,
+  // which reads the last tokens.
   bool needs_all_tokens() const;
   // The sequences that have a filter.
   std::vector<std::shared_ptr<Sequence>> filtered() const;
@@ -218,7 +219,7 @@ class Scheduler {
   void stop_youngest();
   void admit(Room room, std::vector<Chunk>* chunks);
   bool computes_next_page(const std::vector<Chunk>& chunks, const Sequence& sequence) const;
-  void add_drafts(Chunk* chunk, int64_t most);
+  void add_drafts(Chunk* chunk, int64_t limit);
   void draft();
   static void start(Chunk* chunk, int64_t* rows);
   size_t take_tokens(const Chunk& chunk, std::span<const GeneratedToken> sampled,

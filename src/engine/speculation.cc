@@ -24,16 +24,16 @@ constexpr int64_t kIndexedTokens = 8 * NgramIndex::kTokensOfCall;
 class NgramSource final : public DraftSource {
  public:
   explicit NgramSource(const SpeculationOptions& options) : options_(options) {}
-  std::vector<int32_t> propose(Sequence* s, int64_t most, int64_t* budget) override {
+  std::vector<int32_t> propose(Sequence* s, int64_t limit, int64_t* budget) override {
     if (!s->ngrams) s->ngrams.emplace(options_.prompt_lookup_min);
     if (!s->ngrams->update(s->tokens, budget)) return {};
     const NgramMatch match = s->ngrams->find(s->tokens, options_.prompt_lookup_max);
     if (match.length == 0) return {};
     if (options_.drafts_per_match > 0)
-      most =
-          std::min(most, static_cast<int64_t>(options_.drafts_per_match * static_cast<double>(match.length)));
+      limit = std::min(limit,
+                       static_cast<int64_t>(options_.drafts_per_match * static_cast<double>(match.length)));
     const auto from = s->tokens.begin() + match.end;
-    return {from, from + std::min(most, std::ssize(s->tokens) - match.end)};
+    return {from, from + std::min(limit, std::ssize(s->tokens) - match.end)};
   }
 
  private:
@@ -43,17 +43,17 @@ class NgramSource final : public DraftSource {
 // Proposes placeholder tokens. The draft layer computes the real drafts once their number is chosen.
 class HeadSource final : public DraftSource {
  public:
-  std::vector<int32_t> propose(Sequence* s, int64_t most, int64_t*) override {
-    return std::vector<int32_t>(s->has_features ? static_cast<size_t>(most) : 0);
+  std::vector<int32_t> propose(Sequence* s, int64_t limit, int64_t*) override {
+    return std::vector<int32_t>(s->has_features ? static_cast<size_t>(limit) : 0);
   }
 };
 
 // Proposes random tokens of the sequence, which are certainly in the vocabulary.
 class RandomSource final : public DraftSource {
  public:
-  std::vector<int32_t> propose(Sequence* s, int64_t most, int64_t*) override {
+  std::vector<int32_t> propose(Sequence* s, int64_t limit, int64_t*) override {
     std::vector<int32_t> out;
-    for (int64_t i = 0; i < most; ++i)
+    for (int64_t i = 0; i < limit; ++i)
       out.push_back(s->tokens[static_cast<size_t>(random_.integer(0, std::ssize(s->tokens) - 1))]);
     return out;
   }
@@ -69,9 +69,9 @@ std::shared_ptr<DraftSource> source_of(const SpeculationOptions& options) {
   return std::make_shared<NgramSource>(options);
 }
 
-Status check_count(const char* name, int64_t value, int64_t most) {
-  if (value >= 1 && value <= most) return {};
-  return invalid(std::string(name) + ": wanted 1 to " + std::to_string(most) + ", found " +
+Status check_count(const char* name, int64_t value, int64_t limit) {
+  if (value >= 1 && value <= limit) return {};
+  return invalid(std::string(name) + ": wanted 1 to " + std::to_string(limit) + ", found " +
                  std::to_string(value));
 }
 
@@ -184,9 +184,9 @@ bool Speculation::draft(std::span<Sequence* const> decoding, int64_t rows) {
     s.drafts.clear();
     s.drafted_at = std::ssize(s.tokens);
     // -1: the step also samples one token after the last draft.
-    const int64_t most = std::min(options_.num_speculative_tokens, s.tokens_max - std::ssize(s.tokens) - 1);
-    if (most < 1) continue;
-    s.drafts = source_->propose(&s, most, &budget);
+    const int64_t limit = std::min(options_.num_speculative_tokens, s.tokens_max - std::ssize(s.tokens) - 1);
+    if (limit < 1) continue;
+    s.drafts = source_->propose(&s, limit, &budget);
     double accepted = 1;
     for (int64_t place = 0; place < std::ssize(s.drafts); ++place)
       candidates.push_back({accepted *= s.acceptance.at(place, all_), i, place});

@@ -85,9 +85,9 @@ class Acceptance {
 class DraftSource {
  public:
   virtual ~DraftSource() = default;
-  // Returns at most `most` tokens that may follow the sequence. *budget is the number of tokens that all
+  // Returns at most `limit` tokens that may follow the sequence. *budget is the number of tokens that all
   // sequences together may still index in this step; subtracts the tokens that this call indexes.
-  virtual std::vector<int32_t> propose(Sequence* sequence, int64_t most, int64_t* budget) = 0;
+  virtual std::vector<int32_t> propose(Sequence* sequence, int64_t limit, int64_t* budget) = 0;
 };
 
 // Microseconds by which a GPU step takes longer if it is enqueued only after the host read the previous

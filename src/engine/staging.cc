@@ -22,13 +22,13 @@ std::vector<TokenLogprob> likeliest(const int32_t* ids, const float* logprobs,
 StepStaging::StepStaging(Device& device, const StepBounds& bounds, size_t groups)
     : device_(device), bounds_(bounds), groups_(groups) {
   Places places;
-  const Counts most{.tokens = bounds.tokens,
-                    .sequences = bounds.sequences,
-                    .rows = bounds.logit_rows(),
-                    .requested = bounds.logit_rows(),
-                    .scores = bounds.tokens};
-  in_at_ = answers(most).end;
-  places.used = ids_at_ = layout(most).end;
+  const Counts largest{.tokens = bounds.tokens,
+                       .sequences = bounds.sequences,
+                       .rows = bounds.logit_rows(),
+                       .requested = bounds.logit_rows(),
+                       .scores = bounds.tokens};
+  in_at_ = answers(largest).end;
+  places.used = ids_at_ = layout(largest).end;
   places.take(DType::kI32, bounds.tokens);
   bytes_ = places.used;
 }

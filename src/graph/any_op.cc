@@ -211,9 +211,9 @@ class ErasedProblem final : public AnyProblem {
                                               int64_t tokens_max, const Policy& policy,
                                               int64_t tokens_min) const {
     SLUICE_TRY(check_bounds(Op::kName, tokens_min, tokens_max));
-    const typename Op::Problem most = Op::at_tokens(problem_, tokens_max);
-    if (const Refusal contract = Op::validate(most); !contract.accepted())
-      return invalid(std::string(Op::kName) + " (" + fields_text(most) + "): " + contract.line());
+    const typename Op::Problem largest = Op::at_tokens(problem_, tokens_max);
+    if (const Refusal contract = Op::validate(largest); !contract.accepted())
+      return invalid(std::string(Op::kName) + " (" + fields_text(largest) + "): " + contract.line());
     auto step = Step::plan(std::string(Op::kName), device, catalog, op_graph<Op>(problem_),
                            std::max<int64_t>(tokens_max, 1),
                            {.policy = policy, .phases = {{.first = tokens_min, .last = tokens_max}}});

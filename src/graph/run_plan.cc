@@ -36,9 +36,10 @@ RunDecision with_stages(Decision whole, std::string_view op, Graph graph, int64_
   v.refusal.need(own.force.empty(), "policy.force to allow kernels of the stages",
                  "policy.force=" + policy.force);
   if (v.refusal.accepted()) {
-    const int64_t most = std::max<int64_t>(tokens, 1);
-    auto step = Step::plan(std::string(op), device, catalog, std::move(graph), most,
-                           {.policy = of_stages, .phases = {{.first = tokens, .last = most}}, .without = op});
+    const int64_t tokens_last = std::max<int64_t>(tokens, 1);
+    auto step =
+        Step::plan(std::string(op), device, catalog, std::move(graph), tokens_last,
+                   {.policy = of_stages, .phases = {{.first = tokens, .last = tokens_last}}, .without = op});
     if (step.ok()) {
       out.stages = std::make_shared<const Step>(std::move(step).value());
       v.cost_us = out.stages->cost_us(tokens), v.workspace_bytes = out.stages->workspace_bytes();

@@ -51,9 +51,9 @@ size_t Step::phase_of(int64_t tokens) const {
 std::vector<PlacedPiece> Step::cheapest(size_t phase, const Cost& cost) const {
   const auto serves = [&](const PieceKind& kind) { return cost(kind).has_value(); };
   const size_t stages = graph_->stages().size();
-  std::vector<double> least(stages + 1, kInfinity);
+  std::vector<double> least_cost(stages + 1, kInfinity);
   std::vector<const PieceKind*> choice(stages, nullptr);
-  least[stages] = 0;
+  least_cost[stages] = 0;
   for (size_t i = stages; i-- > 0;)
     for (const PieceKind* kind : pieces_.at(i, phase)) {
       const PlacedPiece piece{i, kind};
@@ -61,9 +61,9 @@ std::vector<PlacedPiece> Step::cheapest(size_t phase, const Cost& cost) const {
       std::optional<double> own = cost(*kind);
       if (!own && gaps_ == Gaps::kShown && kind->stages() == 1) own = kGapUs;
       if (!own) continue;
-      const double sum = *own + least[piece.end()];
-      if (sum < least[i] || (choice[i] && sum == least[i] && kind->stages() > choice[i]->stages()))
-        least[i] = sum, choice[i] = kind;
+      const double sum = *own + least_cost[piece.end()];
+      if (sum < least_cost[i] || (choice[i] && sum == least_cost[i] && kind->stages() > choice[i]->stages()))
+        least_cost[i] = sum, choice[i] = kind;
     }
   std::vector<PlacedPiece> out;
   for (size_t i = 0; i < stages; i = out.back().end()) {
@@ -82,23 +82,23 @@ std::vector<PlacedPiece> Step::cheapest_at(int64_t tokens) const {
   });
 }
 
-// Considers only kernels that accept all counts of the phase. At each of the counts 1, 2, 4, ... and the last, the cost of a cover is
-// divided by the least cost at that count; the cover with the lowest average quotient wins.
-std::vector<PlacedPiece> Step::cheapest_on_average(const StepPhase& phase, int64_t most) const {
+// Considers only kernels that accept all counts of the phase. At the counts 1, 2, 4, ... and the last, the cost of a cover is divided
+// by the least cost at that count. The cover with the lowest average quotient wins.
+std::vector<PlacedPiece> Step::cheapest_on_average(const StepPhase& phase, int64_t tokens_last) const {
   const size_t index = static_cast<size_t>(&phase - phases_.data());
   std::map<const PieceKind*, double> share;
   for (const auto& kind : pieces_.kinds())
     if (kind->serves_all(std::max<int64_t>(phase.first, 1), phase.last)) share[kind.get()] = 0;
   const auto serves_all = [&](const PieceKind& kind) { return share.contains(&kind); };
-  for (int64_t tokens = std::max<int64_t>(phase.first, 1);; tokens = std::min(2 * tokens, most)) {
+  for (int64_t tokens = std::max<int64_t>(phase.first, 1);; tokens = std::min(2 * tokens, tokens_last)) {
     const auto cost = [&](const PieceKind& kind) -> std::optional<double> {
       if (serves_all(kind)) return kind.cost_us(tokens);
       return {};
     };
-    double least = 0;
-    for (const PlacedPiece& piece : cheapest(index, cost)) least += piece.kind->cost_us(tokens);
-    for (auto& [kind, sum] : share) sum += least > 0 ? kind->cost_us(tokens) / least : 0;
-    if (tokens == most) break;
+    double least_cost = 0;
+    for (const PlacedPiece& piece : cheapest(index, cost)) least_cost += piece.kind->cost_us(tokens);
+    for (auto& [kind, sum] : share) sum += least_cost > 0 ? kind->cost_us(tokens) / least_cost : 0;
+    if (tokens == tokens_last) break;
   }
   return cheapest(index, [&](const PieceKind& kind) -> std::optional<double> {
     const auto found = share.find(&kind);
@@ -127,8 +127,8 @@ Status Step::uncovered(int64_t tokens) const {
 Status Step::plan_covers(const StepPolicy& policy) {
   for (const StepPhase& phase : phases_) {
     if (policy.policy.batch_invariant) {
-      const int64_t most = std::max(phase.last, policy.choice_tokens);
-      covers_.push_back({phase.first, cheapest_on_average(phase, most)});
+      const int64_t tokens_last = std::max(phase.last, policy.choice_tokens);
+      covers_.push_back({phase.first, cheapest_on_average(phase, tokens_last)});
       if (covers_.back().pieces.empty() && !graph_->stages().empty()) return uncovered(phase.last);
       continue;
     }
@@ -159,8 +159,8 @@ std::vector<int64_t> Step::placed_up_to() const {
       for (size_t k = piece.first; k < piece.end(); ++k)
         for (const Bind& b : graph_->stages()[k].slots)
           if (b.value != kNoValue && !pieces_.hides(piece, b.value)) {
-            int64_t& most = out[static_cast<size_t>(b.value)];
-            most = std::max(most, last);
+            int64_t& placed = out[static_cast<size_t>(b.value)];
+            placed = std::max(placed, last);
           }
   }
   return out;
@@ -183,9 +183,9 @@ void Step::lay_out() {
       const Bind& bind = stages[i].slots[k];
       if (bind.value == kNoValue || !at_most[k].used) continue;
       const Value& value = graph_->values()[static_cast<size_t>(bind.value)];
-      const int64_t most = value.kept ? tokens_max_ : placed_to[static_cast<size_t>(bind.value)];
-      if (value.place != Place::kBetween || most < 0) continue;
-      const SlotSpec spec = most == tokens_max_ ? at_most[k] : stages[i].op->slots(most)[k];
+      const int64_t tokens = value.kept ? tokens_max_ : placed_to[static_cast<size_t>(bind.value)];
+      if (value.place != Place::kBetween || tokens < 0) continue;
+      const SlotSpec spec = tokens == tokens_max_ ? at_most[k] : stages[i].op->slots(tokens)[k];
       Life& life = lives[static_cast<size_t>(bind.value)];
       const auto [from, to] = pieces_.reach(i);
       life.first = value.kept ? 0 : std::min(life.first, from);

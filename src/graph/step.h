@@ -86,7 +86,7 @@ class Step {
   using Cost = std::function<std::optional<double>(const PieceKind&)>;
   std::vector<PlacedPiece> cheapest(size_t phase, const Cost& cost) const;
   std::vector<PlacedPiece> cheapest_at(int64_t tokens) const;
-  std::vector<PlacedPiece> cheapest_on_average(const StepPhase& phase, int64_t most) const;
+  std::vector<PlacedPiece> cheapest_on_average(const StepPhase& phase, int64_t tokens_last) const;
   Status plan_covers(const StepPolicy& policy);
   std::vector<int64_t> placed_up_to() const;
   void lay_out();

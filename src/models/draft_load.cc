@@ -25,14 +25,14 @@ Status DraftWeights::check(const TensorSource& source, const std::vector<TensorS
     // load_moe() checks most tensors of the experts itself, because it accepts more types than `spec` says.
     if (!spec.of_mlp || parts_.config.mlp.dense || source.is_widened(spec)) SLUICE_TRY(source.check(spec));
   }
-  const auto ask = [&](const Device& device, int64_t wanted) -> Status {
+  const auto check_free = [&](const Device& device, int64_t wanted) -> Status {
     const int64_t free = device.free_bytes();
     if (wanted <= free) return {};
     return out_of_memory(source.place() + ": wanted " + std::to_string(wanted) +
                          " bytes of memory for the draft layer, found " + std::to_string(free) + " free");
   };
-  SLUICE_TRY(ask(device_, here));
-  return parts_.experts ? ask(*parts_.experts, offloaded) : Status{};
+  SLUICE_TRY(check_free(device_, here));
+  return parts_.experts ? check_free(*parts_.experts, offloaded) : Status{};
 }
 
 SlotSpec DraftWeights::slot_of(std::string_view name) const {

@@ -137,9 +137,9 @@ Status read_sampling(const JsonAt& config, GenerationDefaults* out) {
   for (const auto& [key, to] :
        {std::pair{"max_new_tokens", &out->max_new_tokens}, std::pair{"max_length", &out->max_length}}) {
     to->reset();
-    const auto most = config.integer(key, 1, INT64_MAX, 0);
-    if (!most.ok()) return most.status();
-    if (most.value() > 0) *to = most.value();
+    const auto value = config.integer(key, 1, INT64_MAX, 0);
+    if (!value.ok()) return value.status();
+    if (value.value() > 0) *to = value.value();
   }
   ConfigReader r{config};
   r.number("temperature", 0, kTemperatureMax, out->temperature, &out->temperature);

@@ -186,15 +186,15 @@ class ModelLoader {
     for (size_t layer = 0; layer < experts_.size(); ++layer)
       add(experts_[layer], parts_.config.decoder.layers[layer].mlp.dense ? &dense : &offloaded);
     const int64_t beside = !source_->files() && device_.shares_host_memory() ? largest : 0;
-    const auto ask = [&](const Device& device, int64_t wanted) -> Status {
+    const auto check_free = [&](const Device& device, int64_t wanted) -> Status {
       const int64_t free = device.free_bytes();
       if (wanted <= free) return {};
       return out_of_memory(source_->place() + ": wanted " + gigabytes(wanted) +
                            " of memory for the weights, found " + gigabytes(free) + " free");
     };
-    if (!options_.experts) return ask(device_, total_ + beside);
-    SLUICE_TRY(ask(device_, dense + beside));
-    return ask(*options_.experts, offloaded);
+    if (!options_.experts) return check_free(device_, total_ + beside);
+    SLUICE_TRY(check_free(device_, dense + beside));
+    return check_free(*options_.experts, offloaded);
   }
 
   void progress(int64_t bytes) {

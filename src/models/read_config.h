@@ -46,21 +46,21 @@ inline double yarn_stretch(double factor, double mscale) {
 struct ConfigReader {
   const JsonAt& config;
   Status status = {};
-  void integer(const std::string& key, int64_t least, int64_t most, int64_t* out) {
+  void integer(const std::string& key, int64_t minimum, int64_t maximum, int64_t* out) {
     if (!status.ok()) return;
-    const auto value = config.integer(key, least, most);
+    const auto value = config.integer(key, minimum, maximum);
     if (value.ok()) *out = value.value();
     status = value.status();
   }
-  void number(const std::string& key, double least, double most, double otherwise, double* out) {
+  void number(const std::string& key, double minimum, double maximum, double otherwise, double* out) {
     if (!status.ok()) return;
     const auto value = config.number(key, otherwise);
     status = value.status();
     if (!value.ok()) return;
     *out = value.value();
-    if (*out >= least && *out <= most) return;
+    if (*out >= minimum && *out <= maximum) return;
     const auto member = config.at(key);
-    const std::string wanted = "a number from " + number_text(least) + " to " + number_text(most);
+    const std::string wanted = "a number from " + number_text(minimum) + " to " + number_text(maximum);
     status = member.ok() ? member.value().wrong(wanted) : member.status();
   }
 };

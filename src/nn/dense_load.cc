@@ -117,9 +117,9 @@ struct PiecesOf {
     const int64_t size = number_bytes(stored_dense(copies.dtype), 1);
     for (const CheckpointTensor* t : copies.tensors) {
       const int64_t stored = number_bytes(t->type, 1), all = t->bytes / stored,
-                    most = kUploadPiece / std::max(stored, size);
-      for (int64_t first = 0; first < all; first += most) {
-        const int64_t count = std::min(most, all - first), bytes = count * size;
+                    piece = kUploadPiece / std::max(stored, size);
+      for (int64_t first = 0; first < all; first += piece) {
+        const int64_t count = std::min(piece, all - first), bytes = count * size;
         from.push_back({t, first, count, t->data + first * stored, t->type});
         to.push_back(at);
         at += bytes;

@@ -35,10 +35,10 @@ struct StepsByRows {
     return of(tokens, verifies ? std::max<int64_t>(2, verify_rows) : 1).cost_us(tokens);
   }
   size_t workspace_bytes() const {
-    size_t most = 0;
+    size_t bytes = 0;
     for (const auto* step : {&any, &decode, &verify})
-      if (*step) most = std::max(most, (*step)->workspace_bytes());
-    return most;
+      if (*step) bytes = std::max(bytes, (*step)->workspace_bytes());
+    return bytes;
   }
 };
 

@@ -56,11 +56,11 @@ void attend(const Attention::Problem& p, const Attention::Args& a, const Query& 
   }
   std::vector<double> weight;
   const double sink = p.sinks ? std::exp(load(a.sinks, query.head) - s.largest) : 0;
-  double weights = 0, least = 1;
+  double weights = 0, smallest = 1;
   for (const double score : s.score) {
     weight.push_back(std::exp(score - s.largest));
     weights += weight.back();
-    if (weight.back() > 0) least = std::min(least, weight.back());
+    if (weight.back() > 0) smallest = std::min(smallest, weight.back());
   }
   const double total = weights + sink;
   const auto n = static_cast<double>(weight.size());
@@ -80,7 +80,7 @@ void attend(const Attention::Problem& p, const Attention::Args& a, const Query& 
     }
     const double value = sum / total;
     // A kernel may round a very small weight to zero, and zero times an infinite value is NaN.
-    const bool certain = !std::isfinite(value) && std::isfinite(off) && least > 0x1p-100;
+    const bool certain = !std::isfinite(value) && std::isfinite(off) && smallest > 0x1p-100;
     y->value.push_back(value);
     y->bound.push_back(
         certain ? 0

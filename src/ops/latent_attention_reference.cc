@@ -30,19 +30,19 @@ class Head {
   void attend(Expected* y) {
     if (query_.cache_rows.empty()) return append(y, std::vector<Sum>(static_cast<size_t>(p_.v_dim)), 0);
     const std::vector<Sum> query = absorbed();
-    double largest = -kInfinity, most = 0, flushed = 0, rounded = 0;
+    double largest = -kInfinity, magnitude_max = 0, flushed = 0, rounded = 0;
     std::vector<double> score;
     for (const int64_t row : query_.cache_rows) {
       const Sum s = score_of(query, row);
       score.push_back(s.value);
       largest = std::fmax(largest, s.value);
-      most = std::max(most, s.magnitude), flushed = std::max(flushed, s.flushed);
+      magnitude_max = std::max(magnitude_max, s.magnitude), flushed = std::max(flushed, s.flushed);
       rounded = std::max(rounded, s.rounded);
     }
     double total = 0;
     for (double& s : score) total += s = std::exp(s - largest);
     const auto terms = static_cast<double>(p_.nope + p_.rank + p_.rope + 24);
-    const double off = std::exp(2 * (terms * kF32Eps * most + flushed + rounded));
+    const double off = std::exp(2 * (terms * kF32Eps * magnitude_max + flushed + rounded));
     const double added =
         (3 * static_cast<double>(score.size()) + static_cast<double>(p_.rank) + 40) * kF32Eps;
     const double relative = off - 1 + (added + (1 + eps_) * (1 + eps_) - 1) * off;
@@ -64,7 +64,7 @@ class Head {
     return number(load(a_.kv_b, (query_.head * rows + row) * p_.rank + k));
   }
   double cached(int64_t row, int64_t i) { return number(load(a_.cache, row * (p_.rank + p_.rope) + i)); }
-  double asked(int64_t i) { return number(load2(a_.q, query_.row, query_.head * (p_.nope + p_.rope) + i)); }
+  double query(int64_t i) { return number(load2(a_.q, query_.row, query_.head * (p_.nope + p_.rope) + i)); }
 
   // The vector that multiplies a cache row: a K_h, then b.
   std::vector<Sum> absorbed() {
@@ -72,7 +72,7 @@ class Head {
     for (int64_t k = 0; k < p_.rank; ++k) {
       Sum s;
       for (int64_t i = 0; i < p_.nope; ++i) {
-        const double a = asked(i), w = weight(i, k);
+        const double a = query(i), w = weight(i, k);
         s.value += a * w, s.magnitude += std::abs(a * w);
         s.flushed += kFlush * (std::abs(a) + std::abs(w) + 1);
       }
@@ -81,7 +81,7 @@ class Head {
       out.push_back(s);
     }
     for (int64_t i = 0; i < p_.rope; ++i) {
-      const double b = asked(p_.nope + i);
+      const double b = query(p_.nope + i);
       out.push_back({b, std::abs(b), kFlush, 0});
     }
     return out;

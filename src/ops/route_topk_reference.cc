@@ -116,14 +116,14 @@ Inexact ratio(Inexact a, Inexact b) {
 }
 
 std::vector<Inexact> softmax(const std::vector<double>& x) {
-  double most = -kInfinity;
-  for (double v : x) most = v > most ? v : most;
+  double largest = -kInfinity;
+  for (double v : x) largest = v > largest ? v : largest;
   std::vector<Inexact> out;
   for (double v : x) {
     // f32 rounds the difference (an error of |v - most| * 2^-24 of the result); the exponential is off by up
     // to 4 ulp.
-    const double away = std::min(std::abs(v - most), 200.0);
-    out.push_back(within_ulps(std::exp(v - most), 4 + away));
+    const double away = std::min(std::abs(v - largest), 200.0);
+    out.push_back(within_ulps(std::exp(v - largest), 4 + away));
   }
   const Inexact sum = sum_of(out);
   for (Inexact& e : out) e = ratio(e, sum);

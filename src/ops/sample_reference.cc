@@ -25,7 +25,7 @@ struct DrawRow {
 
 // How many tokens may be kept: the smallest, the exact and the largest number.
 struct Kept {
-  int64_t fewest, exact, most;
+  int64_t smallest, exact, largest;
 };
 
 // `p` descends and sums to 1; `running` are its running sums.
@@ -43,8 +43,8 @@ Kept kept_of(const DrawRow& row, const std::vector<double>& p, const std::vector
     return n;
   };
   Kept kept{count, count, count};
-  const auto cut = [&](int64_t fewest, int64_t exact, int64_t most) {
-    kept = {std::min(kept.fewest, fewest), std::min(kept.exact, exact), std::min(kept.most, most)};
+  const auto cut = [&](int64_t smallest, int64_t exact, int64_t largest) {
+    kept = {std::min(kept.smallest, smallest), std::min(kept.exact, exact), std::min(kept.largest, largest)};
   };
   if (row.top_p < 1) cut(reaches(row.top_p - kEdge), reaches(row.top_p), reaches(row.top_p + kEdge));
   if (row.min_p > 0) cut(above(row.min_p + kEdge), above(row.min_p), above(row.min_p - kEdge));
@@ -52,7 +52,7 @@ Kept kept_of(const DrawRow& row, const std::vector<double>& p, const std::vector
 }
 
 // Indices into p that may be sampled, the exact one first.
-std::vector<int64_t> drawn(const DrawRow& row, std::vector<double> p) {
+std::vector<int64_t> sampled(const DrawRow& row, std::vector<double> p) {
   const double total = std::accumulate(p.begin(), p.end(), 0.0);
   for (double& x : p) x /= total;
   std::vector<double> running(p.size());
@@ -67,7 +67,7 @@ std::vector<int64_t> drawn(const DrawRow& row, std::vector<double> p) {
   };
   const auto mass = [&](int64_t count) { return running[static_cast<size_t>(count - 1)]; };
   std::vector<int64_t> out{first_beyond(row.u * mass(kept.exact), kept.exact)};
-  for (int64_t count = kept.fewest; count <= kept.most; ++count) {
+  for (int64_t count = kept.smallest; count <= kept.largest; ++count) {
     const int64_t low = first_beyond((row.u - kEdge) * mass(count), count);
     const int64_t high = first_beyond((row.u + kEdge) * mass(count), count);
     for (int64_t token = low; token <= high; ++token)
@@ -96,7 +96,7 @@ Answers answers(const DrawRow& row, const std::vector<double>& logits) {
   std::vector<double> p;
   for (const int64_t id : order) p.push_back(std::exp((at(id) - largest) / row.temperature));
   Answers out;
-  for (const int64_t i : drawn(row, p)) out.push_back(answer(order[static_cast<size_t>(i)]));
+  for (const int64_t i : sampled(row, p)) out.push_back(answer(order[static_cast<size_t>(i)]));
   return out;
 }
 

@@ -25,8 +25,8 @@ constexpr int64_t kKeptBytesOfScore = 24;  // size of a score in memory, includi
 constexpr size_t kIgnoredNamesMax = 256;   // limit of remembered field names
 
 // Status 400, because a retry cannot help: the request has more choices than the engine and its queue can hold.
-ApiError too_many(int64_t found, int64_t most, const SettingNames& names) {
-  return {.message = "n: wanted at most " + std::to_string(most) +
+ApiError too_many(int64_t found, int64_t limit, const SettingNames& names) {
+  return {.message = "n: wanted at most " + std::to_string(limit) +
                      " choices of all prompts, the capacity of the engine and its queue (" +
                      names.max_num_seqs + ", " + names.max_queue + "), found " + std::to_string(found),
           .param = "n"};

@@ -26,9 +26,9 @@ ApiError no_memory() {
           .code = "out_of_memory"};
 }
 
-ApiError too_much_kept(int64_t most, const SettingNames& names) {
+ApiError too_much_kept(int64_t limit, const SettingNames& names) {
   return {.status = 503,
-          .message = "logprobs: wanted at most " + std::to_string(most) +
+          .message = "logprobs: wanted at most " + std::to_string(limit) +
                      " bytes of log probabilities in all running answers (" + names.max_answer_bytes +
                      "), found more; "
                      "this answer had the most",

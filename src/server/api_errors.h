@@ -11,7 +11,7 @@ namespace sluice {
 ApiError overloaded(int64_t max_queue, const SettingNames& names);
 ApiError shutting_down();
 ApiError no_memory();
-ApiError too_much_kept(int64_t most, const SettingNames& names);
+ApiError too_much_kept(int64_t limit, const SettingNames& names);
 ApiError unknown_model(const std::string& name);
 ApiError timed_out(double seconds, const SettingNames& names);
 

@@ -48,13 +48,13 @@ void ApiServer::route(HttpRequest request, const Exchange& exchange) {
 
 std::optional<ApiError> ApiServer::check(const HttpRequest& request, const Endpoint** endpoint) const {
   const auto named = [&](const Endpoint& e) {
-    const std::string_view path = e.path, asked = request.path;
-    if (!path.ends_with('/') || path == "/") return asked == path;
+    const std::string_view path = e.path, requested = request.path;
+    if (!path.ends_with('/') || path == "/") return requested == path;
     // In other servers these are routes of their own, so "input_tokens" and "compact" are not ids of responses.
-    if (asked == "/v1/responses/input_tokens" || asked == "/v1/responses/compact") return false;
+    if (requested == "/v1/responses/input_tokens" || requested == "/v1/responses/compact") return false;
     // A name must follow the path. Only names of models may contain slashes.
-    return asked.size() > path.size() && asked.starts_with(path) &&
-           (e.route == Route::kModel || asked.find('/', path.size()) == std::string_view::npos);
+    return requested.size() > path.size() && requested.starts_with(path) &&
+           (e.route == Route::kModel || requested.find('/', path.size()) == std::string_view::npos);
   };
   *endpoint = std::find_if(std::begin(kEndpoints), std::end(kEndpoints), named);
   const bool known = *endpoint != std::end(kEndpoints);

@@ -21,7 +21,8 @@ constexpr int64_t kSmallBody = 64 << 10;    // a body of at most this size is pa
 }  // namespace
 
 struct ApiServer::Job {
-  Job(Route r, HttpRequest asked, Exchange e) : route(r), request(std::move(asked)), exchange(std::move(e)) {}
+  Job(Route r, HttpRequest requested, Exchange e)
+      : route(r), request(std::move(requested)), exchange(std::move(e)) {}
   void read(const ServedModel& model, ResponseStore& responses);
   template <class F>
   void attempt(F&& f) noexcept;

@@ -23,8 +23,8 @@ void wait_for_memory() {
 
 }  // namespace
 
-void be_patient_for_memory(std::chrono::milliseconds most) {
-  patience = most;
+void be_patient_for_memory(std::chrono::milliseconds longest) {
+  patience = longest;
   std::set_new_handler(wait_for_memory);
 }
 

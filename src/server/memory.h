@@ -26,9 +26,9 @@ void surely(F&& f) noexcept {
   while (!has_memory_for(f)) std::this_thread::sleep_for(std::chrono::milliseconds(10));
 }
 
-// From now on, this thread's failed allocations are retried for up to `most`. On threads that do not call this function an allocation fails
+// From now on, this thread's failed allocations are retried for up to `longest`. On threads that do not call this function an allocation fails
 // immediately, so that a request that needs too much memory fails early and frees its memory.
-void be_patient_for_memory(std::chrono::milliseconds most);
+void be_patient_for_memory(std::chrono::milliseconds longest);
 
 // Throws std::bad_alloc unless there is memory for the values of a JSON text, with room to spare: the JSON library allocates in the values'
 // destructor, where a failed allocation would end the process.

@@ -100,7 +100,7 @@ void append_engine(Page* page, const std::string& p, const EngineLoad& load) {
             static_cast<double>(load.prefix_hits));
 }
 
-void append_drafts(Page* page, const std::string& p, const DraftCounts& drafts, int64_t most) {
+void append_drafts(Page* page, const std::string& p, const DraftCounts& drafts, int64_t drafts_max) {
   page->one(p + "spec_decode_num_drafts_total", "counter", "Steps of a sequence that verified drafts.",
             static_cast<double>(drafts.drafts));
   page->one(p + "spec_decode_num_draft_tokens_total", "counter", "Drafted tokens that were verified.",
@@ -109,7 +109,7 @@ void append_drafts(Page* page, const std::string& p, const DraftCounts& drafts, 
             static_cast<double>(drafts.accepted));
   page->begin(p + "spec_decode_num_accepted_tokens_per_pos_total", "counter",
               "Drafted tokens that were accepted, by their place in the draft.");
-  for (int64_t i = 0; i < most; ++i)
+  for (int64_t i = 0; i < drafts_max; ++i)
     page->sample(static_cast<double>(drafts.accepted_at[static_cast<size_t>(i)]),
                  "position=\"" + std::to_string(i) + "\"");
 }
@@ -142,8 +142,8 @@ void append_requests(Page* page, const std::string& p, const ServeMetrics& m) {
 double imbalance(std::span<const int64_t> tokens) {
   const int64_t all = std::accumulate(tokens.begin(), tokens.end(), int64_t{0});
   if (all == 0) return 0;
-  const int64_t most = *std::max_element(tokens.begin(), tokens.end());
-  return static_cast<double>(most) * static_cast<double>(tokens.size()) / static_cast<double>(all);
+  const int64_t largest = *std::max_element(tokens.begin(), tokens.end());
+  return static_cast<double>(largest) * static_cast<double>(tokens.size()) / static_cast<double>(all);
 }
 
 void append_experts(Page* page, const ExpertCounts& counts) {

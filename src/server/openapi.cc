@@ -7,8 +7,8 @@ namespace {
 
 OrderedJson ref(const char* name) { return {{"$ref", std::string("#/components/schemas/") + name}}; }
 OrderedJson type(const char* name) { return {{"type", name}}; }
-OrderedJson list(OrderedJson items, int64_t least = 0) {
-  return {{"type", "array"}, {"items", std::move(items)}, {"minItems", least}};
+OrderedJson list(OrderedJson items, int64_t minimum = 0) {
+  return {{"type", "array"}, {"items", std::move(items)}, {"minItems", minimum}};
 }
 OrderedJson one_of(std::initializer_list<const char*> words) {
   OrderedJson all = OrderedJson::array();
@@ -17,11 +17,11 @@ OrderedJson one_of(std::initializer_list<const char*> words) {
 }
 OrderedJson or_absent(const char* word) { return {{"enum", OrderedJson::array({word, nullptr})}}; }
 OrderedJson any_of(OrderedJson schemas) { return {{"anyOf", std::move(schemas)}}; }
-OrderedJson number(double least, double most) {
-  return {{"type", "number"}, {"minimum", least}, {"maximum", most}};
+OrderedJson number(double minimum, double maximum) {
+  return {{"type", "number"}, {"minimum", minimum}, {"maximum", maximum}};
 }
-OrderedJson integer(int64_t least, int64_t most) {
-  return {{"type", "integer"}, {"minimum", least}, {"maximum", most}};
+OrderedJson integer(int64_t minimum, int64_t maximum) {
+  return {{"type", "integer"}, {"minimum", minimum}, {"maximum", maximum}};
 }
 OrderedJson object(OrderedJson properties, OrderedJson required = OrderedJson::array()) {
   return {{"type", "object"}, {"properties", std::move(properties)}, {"required", std::move(required)}};
@@ -133,15 +133,15 @@ OrderedJson with(OrderedJson fields, const OrderedJson& more) {
 }
 
 OrderedJson chat_request(const ApiLimits& limits) {
-  const OrderedJson called =
+  const OrderedJson function_call =
       object({{"name", text_of_at_most(256)}, {"arguments", type("string")}}, {"name", "arguments"});
   const OrderedJson call =
-      object({{"id", text_of_at_most(1024)}, {"type", or_absent("function")}, {"function", called}},
+      object({{"id", text_of_at_most(1024)}, {"type", or_absent("function")}, {"function", function_call}},
              {"id", "function"});
   const OrderedJson text = content_of({"text"});
-  const OrderedJson asked =
+  const OrderedJson user_message =
       object({{"role", one_of({"system", "developer", "user"})}, {"content", text}}, {"role", "content"});
-  const OrderedJson answered =
+  const OrderedJson assistant_message =
       object({{"role", {{"const", "assistant"}}},
               {"content", any_of(OrderedJson::array({text, type("null")}))},
               {"reasoning", any_of(OrderedJson::array({type("string"), type("null")}))},
@@ -170,7 +170,7 @@ OrderedJson chat_request(const ApiLimits& limits) {
             {"response_format", format(false)},
             {"logprobs", type("boolean")},
             {"top_logprobs", integer(0, limits.logprobs_max)}}));
-  fields["messages"] = list(any_of(OrderedJson::array({asked, answered, result})), 1);
+  fields["messages"] = list(any_of(OrderedJson::array({user_message, assistant_message, result})), 1);
   return object(fields, {"messages"});
 }
 

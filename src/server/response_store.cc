@@ -38,11 +38,11 @@ bool ResponseStore::put(const std::string& id, std::shared_ptr<const StoredRespo
   const int64_t bytes = bytes_of(*response) + int64_t{sizeof(Entry)} + 3 * kNodeBytes + 2 * bytes_of(id);
   const std::lock_guard lock(mutex_);
   if (const auto same = by_id_.find(id); same != by_id_.end()) drop(same->second);
-  if (bytes > most_bytes_) return false;
+  if (bytes > max_bytes_) return false;
   entries_.push_front({id, std::move(response), bytes});
   by_id_[id] = entries_.begin();
   bytes_ += bytes;
-  while (std::ssize(entries_) > most_ || bytes_ > most_bytes_) drop(std::prev(entries_.end()));
+  while (std::ssize(entries_) > max_responses_ || bytes_ > max_bytes_) drop(std::prev(entries_.end()));
   return true;
 }
 

@@ -17,7 +17,8 @@ int64_t bytes_of(const StoredResponse& response);
 // Stores responses and evicts the least recently used ones. Thread-safe.
 class ResponseStore {
  public:
-  ResponseStore(int64_t most, int64_t most_bytes) : most_(most), most_bytes_(most_bytes) {}
+  ResponseStore(int64_t max_responses, int64_t max_bytes)
+      : max_responses_(max_responses), max_bytes_(max_bytes) {}
   std::shared_ptr<const StoredResponse> find(const std::string& id);  // null: not stored
   // False: the response alone exceeds the limit and is not stored.
   bool put(const std::string& id, std::shared_ptr<const StoredResponse> response);
@@ -31,7 +32,7 @@ class ResponseStore {
   };
   void drop(std::list<Entry>::iterator entry);
 
-  const int64_t most_, most_bytes_;
+  const int64_t max_responses_, max_bytes_;
   std::mutex mutex_;
   std::list<Entry> entries_;  // most recently used first
   std::unordered_map<std::string, std::list<Entry>::iterator> by_id_;

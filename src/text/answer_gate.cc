@@ -22,10 +22,10 @@ Result<AnswerGate> AnswerGate::from(const Harmony& harmony, const AnswerEnds& en
   AnswerGate gate;
   std::vector<int32_t> next;
   SLUICE_TRY(harmony.tokenizer().encode("<|start|>assistant", Specials::kParse, &next));
-  std::vector<Header> behind = headers;
-  for (Header& h : behind) h.tokens.insert(h.tokens.begin(), next.begin(), next.end());
+  std::vector<Header> after_analysis = headers;
+  for (Header& h : after_analysis) h.tokens.insert(h.tokens.begin(), next.begin(), next.end());
   SLUICE_TRY(add("<|channel|>analysis<|message|>", Place::kAnalysis));
-  gate.behind_analysis_ = std::make_shared<const std::vector<Header>>(std::move(behind));
+  gate.headers_after_analysis_ = std::make_shared<const std::vector<Header>>(std::move(after_analysis));
   gate.headers_ = std::move(headers);
   gate.end_ = *harmony.tokenizer().id_of("<|end|>");
   if (ends.continues) gate.place_ = Place::kFinal;
@@ -46,7 +46,7 @@ void AnswerGate::arrive(const Header& header) {
 
 void AnswerGate::accept(int32_t id) {
   if (place_ == Place::kAnalysis && id == end_) {
-    headers_ = *behind_analysis_, at_ = 0, place_ = Place::kHeader;
+    headers_ = *headers_after_analysis_, at_ = 0, place_ = Place::kHeader;
   } else if (place_ == Place::kHeader) {
     const Header last = headers_.back();
     std::erase_if(headers_, [&](const Header& h) { return h.tokens[at_] != id; });

@@ -37,7 +37,7 @@ class AnswerGate {
   };
   AnswerGate() = default;
   void arrive(const Header& header);
-  std::shared_ptr<const std::vector<Header>> behind_analysis_;
+  std::shared_ptr<const std::vector<Header>> headers_after_analysis_;
   std::vector<Header> headers_;  // the headers that begin with the header tokens so far
   size_t at_ = 0;                // number of header tokens so far
   size_t function_ = 0;

@@ -74,7 +74,7 @@ Result<std::unique_ptr<ChatGate>> ChatMl::gate(const AnswerEnds& ends, std::opti
                     .end_call = tokens_.end_call,
                     .first_call = {tokens_.call},
                     .finish = {tokens_.end}};
-  SLUICE_TRY(encode_frame("\n\n", &frame.behind_reasoning));
+  SLUICE_TRY(encode_frame("\n\n", &frame.after_reasoning));
   SLUICE_TRY(encode_frame("}\n</tool_call>", &frame.call_end));
   SLUICE_TRY(encode_frame("\n<tool_call>", &frame.next_call));
   for (const std::string& function : ends.functions)

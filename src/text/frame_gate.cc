@@ -37,8 +37,8 @@ void FrameGate::go_to(Place place) {
       step_ = {.content = Content::kFree, .ends = {f.end_think}};
       break;
     case Place::kBehindReasoning:
-      if (f.behind_reasoning.empty()) return go_to(Place::kStart);
-      step_ = {.frame = {f.behind_reasoning.front()}};
+      if (f.after_reasoning.empty()) return go_to(Place::kStart);
+      step_ = {.frame = {f.after_reasoning.front()}};
       break;
     case Place::kStart:
       step_ = {};
@@ -90,7 +90,7 @@ void FrameGate::accept(int32_t id) {
       may_think_ = false;
       return go_to(Place::kBehindReasoning);
     case Place::kBehindReasoning:
-      return follow(f.behind_reasoning, place_, Place::kStart);
+      return follow(f.after_reasoning, place_, Place::kStart);
     case Place::kStart:
     case Place::kText:
       if (may_think_ && id == f.think) return go_to(Place::kReasoning);

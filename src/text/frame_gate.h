@@ -15,7 +15,7 @@ struct AnswerFrame {
   int32_t end = 0;                   // the token that ends the answer
   int32_t think = 0, end_think = 0;  // the tokens around reasoning; only in formats that reason
   int32_t end_call = 0;              // the token that ends a call whose arguments are unconstrained
-  Tokens behind_reasoning = {};      // from end_think to the text; may be empty
+  Tokens after_reasoning = {};       // from end_think to the text; may be empty
   Tokens first_call = {};            // from the text to the first call
   Tokens next_call = {};  // from a call to the next one; begins with a different token than `finish`
   std::vector<Tokens> call_heads =

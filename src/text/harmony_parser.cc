@@ -234,9 +234,9 @@ void HarmonyParser::read_author(Header how, std::string* stray) {
     current_.message.role = *role;
     rest = after;
   } else if (how == Header::kComplete && !parts_.implied && !word.empty() && !word.starts_with("to=")) {
-    std::string_view behind = after;
-    take_recipient(&behind);
-    if (!is_blank(behind)) {
+    std::string_view rest_of_header = after;
+    take_recipient(&rest_of_header);
+    if (!is_blank(rest_of_header)) {
       current_.message.recipient.clear();  // more words follow, so "to=..." was part of a sentence
     } else {
       current_.message.role = ChatRole::kTool;

@@ -19,7 +19,7 @@ void PartParser::begin() {
   phase_ = begin_ == Begin::kReasoning ? Phase::kReasoning
            : begin_ == Begin::kText    ? Phase::kText
                                        : Phase::kBefore;
-  behind_reasoning_ = behind_call_ = false;
+  after_reasoning_ = after_call_ = false;
 }
 
 std::vector<AnswerEvent> PartParser::take_events() { return std::exchange(done_.events, {}); }
@@ -41,22 +41,22 @@ void PartParser::on_think() {
 void PartParser::on_end_think() {
   if (phase_ != Phase::kReasoning) return note("</think> without <think>");
   end_part(MessageEnd::kEnd);
-  behind_reasoning_ = true;
+  after_reasoning_ = true;
 }
 
 void PartParser::on_call() {
   if (phase_ == Phase::kCall) note("no " + end_call_);
-  bool behind_text = false;
+  bool after_text = false;
   if (phase_ == Phase::kText || phase_ == Phase::kBefore) {
     const bool in_text = phase_ == Phase::kText;
     take(bytes_.finish());
-    behind_text = in_text && current_;
-    if (behind_text && lines_ == LinesBeforeCall::kOfText) add(held_);
+    after_text = in_text && current_;
+    if (after_text && lines_ == LinesBeforeCall::kOfText) add(held_);
     held_.clear();
   }
   end_part(MessageEnd::kEnd);
   // A call follows the text, so the text is not the final message.
-  if (behind_text) done_.messages.back().message.channel = text_message({}, Said::kBeforeCall).channel;
+  if (after_text) done_.messages.back().message.channel = text_message({}, Said::kBeforeCall).channel;
   phase_ = Phase::kCall;
   open_call();
 }
@@ -74,11 +74,11 @@ void PartParser::take(const std::string& text) {
   if (current_) return say(text);
   // Before the first word of the part. Line breaks in reasoning or after it are dropped; other white space is kept.
   held_ += text;
-  const bool drops = phase_ == Phase::kReasoning || behind_reasoning_;
+  const bool drops = phase_ == Phase::kReasoning || after_reasoning_;
   if (drops) held_.erase(0, std::min(held_.find_first_not_of('\n'), held_.size()));
   const bool is_blank = std::all_of(text.begin(), text.end(), is_space);  // earlier held text is always blank
   if (held_.empty() || (is_blank && phase_ == Phase::kBefore)) return;
-  if (behind_call_) {
+  if (after_call_) {
     note("text after a call");
     held_.erase(0, std::min(held_.find_first_not_of('\n'), held_.size()));
   }
@@ -128,20 +128,20 @@ void PartParser::end_part(MessageEnd end) {
   take(bytes_.finish());
   if (phase_ == Phase::kCall) {
     close_call(end);
-    behind_call_ = true;
+    after_call_ = true;
   } else {
     // Trailing line breaks are part of a text that ends the answer. They are not part of reasoning, and on_call() handles those before a call.
     const bool is_text = phase_ == Phase::kText && end != MessageEnd::kEnd;
     if (is_text && current_) add(held_);
-    if (phase_ == Phase::kBefore && !held_.empty() && !behind_call_ && !behind_reasoning_) {
+    if (phase_ == Phase::kBefore && !held_.empty() && !after_call_ && !after_reasoning_) {
       open(text_message({}, Said::kFinal));
       add(held_);
     }
     close(end);
-    behind_call_ = false;
+    after_call_ = false;
   }
   held_.clear();
-  behind_reasoning_ = false;
+  after_reasoning_ = false;
   phase_ = Phase::kBefore;
 }
 

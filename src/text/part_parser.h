@@ -75,9 +75,9 @@ class PartParser : public AnswerParser {
   LinesBeforeCall lines_;
   std::string end_call_;
   Phase phase_ = Phase::kBefore;
-  bool behind_reasoning_ = false;  // reasoning has ended, so line breaks before the text are not part of it
-  bool behind_call_ = false;       // a call has ended, so line breaks after it are not text
-  std::string held_;               // line breaks (in kBefore: white space) that may not be part of the text
+  bool after_reasoning_ = false;  // reasoning has ended, so line breaks before the text are not part of it
+  bool after_call_ = false;       // a call has ended, so line breaks after it are not text
+  std::string held_;              // line breaks (in kBefore: white space) that may not be part of the text
   Utf8Stream bytes_;
   std::optional<ParsedMessage> current_;  // set once the message has content, or the call a name
   ParsedAnswer done_;                     // `events` belong to the current push()

@@ -149,8 +149,8 @@ uint64_t hash_rows(const PackedMatrix& m, const Lanes& codes, const Lanes& scale
 class FirstFault {
  public:
   void report(int64_t place) {
-    int64_t least = place_.load();
-    while (place < least && !place_.compare_exchange_weak(least, place)) {
+    int64_t lowest = place_.load();
+    while (place < lowest && !place_.compare_exchange_weak(lowest, place)) {
     }
   }
   bool any() const { return place() != kNone; }

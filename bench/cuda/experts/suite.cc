@@ -148,20 +148,20 @@ Status Bench::experts(const std::vector<ExpertShape>& all, const std::vector<int
 }
 
 Status Bench::experts_of(const ExpertShape& s, const std::vector<int64_t>& order) {
-  const int64_t most = *std::max_element(order.begin(), order.end());
+  const int64_t largest = *std::max_element(order.begin(), order.end());
   std::vector<std::string> complaints;
   Experts experts(device_, s);
   std::vector<Tensor> x;
-  SLUICE_TRY(experts.memory().random(DType::kBF16, {most, s.hidden}, 1, kTurns, &x));
+  SLUICE_TRY(experts.memory().random(DType::kBF16, {largest, s.hidden}, 1, kTurns, &x));
   SLUICE_TRY(experts.make(peers_, &complaints));
   SLUICE_TRY(report_({}, complaints));
   std::vector<std::vector<Draw>> draws(options_.spreads.size());
   for (size_t i = 0; i < draws.size(); ++i) {
-    SLUICE_TRY(make_draws(experts.memory(), s, options_.spreads[i], most, kDraws, &draws[i]));
+    SLUICE_TRY(make_draws(experts.memory(), s, options_.spreads[i], largest, kDraws, &draws[i]));
     if (!options_.draws.empty()) SLUICE_TRY(write_draws(s, options_.spreads[i], draws[i], options_.draws));
   }
   Gate gate(device_, s.gate(), options_.cold_bytes);
-  SLUICE_TRY(gate.make(most));
+  SLUICE_TRY(gate.make(largest));
   for (const int64_t tokens : order) {
     if (over(s.model, tokens)) continue;
     Status done;

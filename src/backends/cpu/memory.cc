@@ -41,11 +41,11 @@ int64_t meminfo_available(const std::string& meminfo) {
 }
 
 int64_t cgroup_left(const std::string& limit, const std::string& current, const std::string& stat) {
-  const int64_t most = number(limit, 0), used = number(current, 0);
-  if (most < 0 || used < 0) return -1;  // "max": no limit
+  const int64_t bytes_max = number(limit, 0), used = number(current, 0);
+  if (bytes_max < 0 || used < 0) return -1;  // "max": no limit
   // When the operating system needs memory, it drops file pages that were not used recently.
   const int64_t files = std::max<int64_t>(0, named(stat, "inactive_file "));
-  return std::max<int64_t>(0, most - used + std::min(files, used));
+  return std::max<int64_t>(0, bytes_max - used + std::min(files, used));
 }
 
 namespace {

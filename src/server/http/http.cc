@@ -147,12 +147,12 @@ void HttpLoop::tick() {
 // Drops the connections with the most unsent bytes until the rest is within max_pending_bytes.
 void HttpLoop::bound_output() {
   while (true) {
-    int64_t all = 0, most = 0;
+    int64_t all = 0, largest_bytes = 0;
     std::shared_ptr<HttpConnection> largest;
     for (const auto& connection : connections_) {
       const int64_t bytes = connection->unsent_bytes();
       all += bytes;
-      if (bytes > most) most = bytes, largest = connection;
+      if (bytes > largest_bytes) largest_bytes = bytes, largest = connection;
     }
     if (all <= options_.max_pending_bytes || !largest) return;
     largest->lose(ClientLoss::kTooLarge);

@@ -153,7 +153,7 @@ void HttpConnection::count_body() {
   const int64_t more = reader_.body_bytes() - counted_;
   counted_ += more;
   if (loop_.pending()->add(more) || last_) return;
-  refuse(503, "request: wanted at most " + std::to_string(loop_.pending()->most()) +
+  refuse(503, "request: wanted at most " + std::to_string(loop_.pending()->limit()) +
                   " bytes in all requests that are being received (" +
                   loop_.options().names.max_pending_bytes + "), found more; try again later");
 }

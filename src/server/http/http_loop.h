@@ -30,14 +30,14 @@ Clock::time_point after(double seconds);  // from now on
 // Counts the bytes of all request bodies that are not parsed yet. Thread-safe.
 class PendingBytes {
  public:
-  explicit PendingBytes(int64_t most) : most_(most) {}
+  explicit PendingBytes(int64_t limit) : limit_(limit) {}
   // Adds the bytes even if they exceed the limit. Returns whether the total is within the limit.
-  bool add(int64_t bytes) { return (bytes_ += bytes) <= most_; }
+  bool add(int64_t bytes) { return (bytes_ += bytes) <= limit_; }
   void remove(int64_t bytes) { bytes_ -= bytes; }
-  int64_t most() const { return most_; }
+  int64_t limit() const { return limit_; }
 
  private:
-  const int64_t most_;
+  const int64_t limit_;
   std::atomic<int64_t> bytes_{0};
 };
 

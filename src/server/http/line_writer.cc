@@ -43,7 +43,7 @@ struct LineWriter::Queue {
     std::string text;
     int64_t missing_before = 0;
   };
-  Queue(int fd, int64_t most, NoteDropped n) : descriptor(fd), max_bytes(most), note(std::move(n)) {}
+  Queue(int fd, int64_t max, NoteDropped n) : descriptor(fd), max_bytes(max), note(std::move(n)) {}
   const int descriptor;
   const int64_t max_bytes;
   const NoteDropped note;
@@ -94,9 +94,9 @@ void LineWriter::drop() noexcept {
   queue_->wake.notify_one();
 }
 
-bool LineWriter::flush(std::chrono::milliseconds most) const {
+bool LineWriter::flush(std::chrono::milliseconds timeout) const {
   std::unique_lock lock(queue_->mutex);
-  return queue_->idle.wait_for(lock, most, [&] { return queue_->lines.empty() && !queue_->writing; });
+  return queue_->idle.wait_for(lock, timeout, [&] { return queue_->lines.empty() && !queue_->writing; });
 }
 
 int64_t LineWriter::dropped() const {

@@ -24,9 +24,9 @@ class LineWriter {
   LineWriter& operator=(const LineWriter&) = delete;
 
   void write(std::string line) noexcept;  // thread-safe; drops a line that does not fit
-  void drop() noexcept;                   // counts a line as dropped; for callers that could not allocate its text
-  // Waits until all lines are written or dropped, at most for `most`. Returns whether they are.
-  bool flush(std::chrono::milliseconds most) const;
+  void drop() noexcept;  // counts a line as dropped; for callers that could not allocate its text
+  // Waits until all lines are written or dropped, at most for `timeout`. Returns whether they are.
+  bool flush(std::chrono::milliseconds timeout) const;
   int64_t dropped() const;  // since the start
 
  private:

@@ -53,19 +53,19 @@ std::optional<JsonAt> ApiFields::take(const std::string& name) {
   return at_.at(name).value();
 }
 
-std::optional<double> ApiFields::number(const std::string& name, double least, double most) {
+std::optional<double> ApiFields::number(const std::string& name, double minimum, double maximum) {
   const auto at = take(name);
   if (!at) return {};
   const auto value = at->number();
-  if (value.ok() && value.value() >= least && value.value() <= most) return value.value();
-  fail(*at, "a number from " + number_text(least) + " to " + number_text(most));
+  if (value.ok() && value.value() >= minimum && value.value() <= maximum) return value.value();
+  fail(*at, "a number from " + number_text(minimum) + " to " + number_text(maximum));
   return {};
 }
 
-std::optional<int64_t> ApiFields::integer(const std::string& name, int64_t least, int64_t most) {
+std::optional<int64_t> ApiFields::integer(const std::string& name, int64_t minimum, int64_t maximum) {
   const auto at = take(name);
   if (!at) return {};
-  const auto value = at->integer(least, most);
+  const auto value = at->integer(minimum, maximum);
   if (value.ok()) return value.value();
   fail(value.status());
   return {};

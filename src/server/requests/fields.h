@@ -21,8 +21,8 @@ class ApiFields {
 
   // The field if it is present and not null; counts it as read.
   std::optional<JsonAt> take(const std::string& name);
-  std::optional<double> number(const std::string& name, double least, double most);
-  std::optional<int64_t> integer(const std::string& name, int64_t least, int64_t most);
+  std::optional<double> number(const std::string& name, double minimum, double maximum);
+  std::optional<int64_t> integer(const std::string& name, int64_t minimum, int64_t maximum);
   bool boolean(const std::string& name, bool otherwise);
   std::string string(const std::string& name);
   // Rejects the field unless it is missing, null, or equal to a value in `neutral`, which is a JSON array.

@@ -104,7 +104,7 @@ void read_message(const JsonAt& at, bool is_last, ApiFields* body, ApiRequest* r
   else if (parsed == ChatRole::kAssistant)
     read_assistant(&fields, content, out);
   else if (parsed == ChatRole::kUser)
-    out->ask(content);
+    out->add_user_message(content);
   else if (const std::string id = fields.string("tool_call_id"); !out->call_output(id, content))
     refuse("tool_call_id", "the id of an earlier call");
   if (error) return body->fail({Code::kInvalidArgument, "body: " + error->message});
@@ -182,7 +182,9 @@ void ConversationReader::instruct(const std::string& content) {
   out_->has_instructions = true;
 }
 
-void ConversationReader::ask(const std::string& content) { out_->messages.push_back(user_message(content)); }
+void ConversationReader::add_user_message(const std::string& content) {
+  out_->messages.push_back(user_message(content));
+}
 
 void ConversationReader::reason(const std::string& content) {
   out_->messages.push_back(reasoning_message(content));

@@ -24,7 +24,7 @@ class ConversationReader {
   std::vector<std::string>* ignored() { return ignored_; }
   // Adds a system or developer message. If no other message precedes it, it becomes part of the instructions.
   void instruct(const std::string& content);
-  void ask(const std::string& content);
+  void add_user_message(const std::string& content);
   void reason(const std::string& content);
   void answer(const std::string& content, Said said);
   void call(const std::string& id, const std::string& function, const std::string& arguments);

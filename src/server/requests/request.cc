@@ -428,11 +428,11 @@ Result<ApiRequest, ApiError> read_chat(std::string_view body, const ApiLimits& l
     for (const auto& [field, neutral] : kUnsupportedOfChat) fields->refuse(field, neutral);
     out->include_reasoning = fields->boolean("include_reasoning", true);
     const auto at = fields->take("max_completion_tokens");
-    if (const auto most = fields->integer("max_completion_tokens", 1, INT32_MAX)) {
-      if (out->sampling.max_tokens && out->sampling.max_tokens != most)
+    if (const auto max_tokens = fields->integer("max_completion_tokens", 1, INT32_MAX)) {
+      if (out->sampling.max_tokens && out->sampling.max_tokens != max_tokens)
         fields->fail(*at,
                      "max_tokens, " + std::to_string(*out->sampling.max_tokens) + ", where both are set");
-      out->sampling.max_tokens = most;
+      out->sampling.max_tokens = max_tokens;
     }
     note_unread(*fields, "", out);
   });

@@ -56,7 +56,7 @@ void read_said(const JsonAt& item, ApiFields* fields, ConversationReader* out) {
   else if (parsed == ChatRole::kAssistant)
     out->answer(content, Said::kFinal);
   else if (parsed == ChatRole::kUser)
-    out->ask(content);
+    out->add_user_message(content);
   else
     fields->fail(item.at("role").value(), "system, developer, user or assistant");
 }
@@ -106,7 +106,7 @@ void read_input(ApiFields* fields, ApiRequest* out) {
   if (!at)
     return fields->fail({Code::kInvalidArgument, "body: input: wanted a text or an array, found none"});
   ConversationReader reader(out);
-  if (at->value().is_string()) return reader.ask(at->value().get<std::string>());
+  if (at->value().is_string()) return reader.add_user_message(at->value().get<std::string>());
   if (!at->value().is_array() || at->value().empty())
     return fields->fail(*at, "a string or an array of at least one item");
   for (const JsonAt& item : items_of(*at)) {
@@ -154,8 +154,8 @@ void read_metadata(ApiFields* fields) {
   const auto at = fields->take("metadata");
   if (!at) return;
   if (!at->value().is_object()) return fields->fail(*at, "an object");
-  const auto too_many = [&](const std::string& where, size_t most, const char* what, size_t found) {
-    fields->fail({Code::kInvalidArgument, where + ": wanted at most " + std::to_string(most) + what +
+  const auto too_many = [&](const std::string& where, size_t limit, const char* what, size_t found) {
+    fields->fail({Code::kInvalidArgument, where + ": wanted at most " + std::to_string(limit) + what +
                                               ", found " + std::to_string(found)});
   };
   if (const size_t members = at->value().size(); members > kMetadataMax)
@@ -266,7 +266,8 @@ Result<ApiRequest, ApiError> read_response(std::string_view body, const ApiLimit
     read_include(fields, limits, out);
     read_metadata(fields);
     for (const auto& [field, neutral] : kUnsupportedOfResponses) fields->refuse(field, neutral);
-    if (const auto most = fields->integer("max_output_tokens", 1, INT32_MAX)) out->sampling.max_tokens = most;
+    if (const auto max_tokens = fields->integer("max_output_tokens", 1, INT32_MAX))
+      out->sampling.max_tokens = max_tokens;
     note_unread(*fields, "", out);
     if (!fields->failed()) out->response.given_back = given_back(fields->value());
   });

@@ -138,7 +138,7 @@ Result<std::unique_ptr<ChatGate>> DeepSeek::gate(const AnswerEnds& ends, std::op
                     .first_call = {tokens_.calls, tokens_.call},
                     .finish = {tokens_.end_calls, tokens_.end}};
   const std::string fence = has_fences() ? "\n```" : "", line = has_fences() ? "\n" : "";
-  if (is_r1()) SLUICE_TRY(encode_frame("\n\n", &frame.behind_reasoning));
+  if (is_r1()) SLUICE_TRY(encode_frame("\n\n", &frame.after_reasoning));
   SLUICE_TRY(encode_frame(line + std::string(kCallToken), &frame.next_call));
   SLUICE_TRY(encode_frame(fence + std::string(kEndCallToken), &frame.call_end));
   for (const std::string& function : ends.functions)

@@ -46,8 +46,8 @@ class DeepSeekWriter : public TokenWriter {
   bool asks_with_user() const { return is(DeepSeekModel::kV3) || is(DeepSeekModel::kR1); }
 
   const DeepSeek& format_;
-  bool behind_user_ = false, behind_result_ = false;  // the role of the last turn
-  bool first_result_ = true;                          // no result has followed the last calls yet
+  bool after_user_ = false, after_result_ = false;  // the role of the last turn
+  bool first_result_ = true;                        // no result has followed the last calls yet
 };
 
 void DeepSeekWriter::token(int32_t Tokens::*member) {
@@ -104,8 +104,8 @@ void DeepSeekWriter::turn(const Turn& turn, PromptEnd prompt_end) {
     assistant(turn, prompt_end);
   else
     user(turn, prompt_end);
-  behind_user_ = turn.role == ChatRole::kUser;
-  behind_result_ = turn.role == ChatRole::kTool;
+  after_user_ = turn.role == ChatRole::kUser;
+  after_result_ = turn.role == ChatRole::kTool;
 }
 
 void DeepSeekWriter::user(const Turn& turn, PromptEnd prompt_end) {
@@ -115,12 +115,12 @@ void DeepSeekWriter::user(const Turn& turn, PromptEnd prompt_end) {
 }
 
 void DeepSeekWriter::assistant(const Turn& turn, PromptEnd prompt_end) {
-  if (is(DeepSeekModel::kV31) && behind_user_) {
+  if (is(DeepSeekModel::kV31) && after_user_) {
     token(&Tokens::assistant);
     token(&Tokens::end_think);
   }
-  if (is(DeepSeekModel::kR1Opened) && !behind_result_) token(&Tokens::assistant);
-  if (!is(DeepSeekModel::kV31) && behind_result_) token(&Tokens::end_outputs);
+  if (is(DeepSeekModel::kR1Opened) && !after_result_) token(&Tokens::assistant);
+  if (!is(DeepSeekModel::kV31) && after_result_) token(&Tokens::end_outputs);
   said(without_reasoning(format_.model(), turn.text));
   if (!turn.calls.empty()) return calls(turn, prompt_end);
   if (prompt_end != PromptEnd::kOpenMessage) token(&Tokens::end);
@@ -165,14 +165,14 @@ void DeepSeekWriter::result(const Turn& turn, PromptEnd prompt_end) {
 
 void DeepSeekWriter::end(PromptEnd prompt_end, const ChatOptions& options) {
   if (prompt_end == PromptEnd::kOpenMessage) return;
-  if (behind_result_ && !is(DeepSeekModel::kV31)) token(&Tokens::end_outputs);
-  if (prompt_end == PromptEnd::kLastMessage || behind_result_) return;
+  if (after_result_ && !is(DeepSeekModel::kV31)) token(&Tokens::end_outputs);
+  if (prompt_end == PromptEnd::kLastMessage || after_result_) return;
   if (is(DeepSeekModel::kV31)) {
-    if (!behind_user_) return;
+    if (!after_user_) return;
     token(&Tokens::assistant);
     return token(options.thinking.value_or(false) ? &Tokens::think : &Tokens::end_think);
   }
-  if (!asks_with_user() || !behind_user_) token(&Tokens::assistant);
+  if (!asks_with_user() || !after_user_) token(&Tokens::assistant);
   if (!is(DeepSeekModel::kR1Opened)) return;
   token(&Tokens::think);
   said("\n");

@@ -64,7 +64,7 @@ class Matcher {
     int64_t begin = 0, end = -1;
   };
   Result<Match> find(std::string_view text, int64_t from) {
-    const uint64_t most = std::min<uint64_t>(kMatchFloor + kMatchPerByte * text.size(), UINT32_MAX);
+    const uint64_t step_limit = std::min<uint64_t>(kMatchFloor + kMatchPerByte * text.size(), UINT32_MAX);
     uint32_t options =
         // cut() has validated the text; validating at each match would take quadratic time
         PCRE2_NO_UTF_CHECK;
@@ -82,8 +82,8 @@ class Matcher {
       if (rc == PCRE2_ERROR_NOMATCH) return Match{};
       if (rc == PCRE2_ERROR_JIT_STACKLIMIT && options == PCRE2_NO_UTF_CHECK) {
         options |= PCRE2_NO_JIT;
-      } else if (rc == PCRE2_ERROR_MATCHLIMIT && budget_ > 0 && steps < most) {
-        steps = std::min(steps * 2, most);
+      } else if (rc == PCRE2_ERROR_MATCHLIMIT && budget_ > 0 && steps < step_limit) {
+        steps = std::min(steps * 2, step_limit);
         pcre2_set_match_limit(context_.get(), static_cast<uint32_t>(steps));
       } else if (rc == PCRE2_ERROR_NOMEMORY) {
         return out_of_memory(*where_ + ": no memory to match the pattern");

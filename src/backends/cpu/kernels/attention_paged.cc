@@ -104,9 +104,9 @@ float weigh(float* scores, int64_t first, int64_t end, float scale, Online* stat
   for (int64_t i = first; i < end; ++i) scores[i] *= scale;
   for (int64_t i = begin; i < first; ++i) scores[i] = kNothing;
   for (int64_t i = end; i < stop; ++i) scores[i] = kNothing;
-  auto most = hn::Set(d, kNothing);
-  for (int64_t i = begin; i < stop; i += lanes) most = hn::Max(most, hn::LoadU(d, scores + i));
-  const float here = hn::GetLane(hn::MaxOfLanes(d, most));
+  auto lane_max = hn::Set(d, kNothing);
+  for (int64_t i = begin; i < stop; i += lanes) lane_max = hn::Max(lane_max, hn::LoadU(d, scores + i));
+  const float here = hn::GetLane(hn::MaxOfLanes(d, lane_max));
   const float largest = here > state->largest ? here : state->largest;  // if a score is NaN, its weight is NaN
   const auto base = hn::Set(d, largest == kNothing ? 0.f : largest);
   auto sum = hn::Zero(d);

@@ -126,18 +126,19 @@ void take_best(int32_t* key, int64_t n, int64_t count, int32_t* block_best, int3
   for (int64_t b = 0; b < blocks; ++b) block_best[b] = best_lane(hn::Load(di, key + b * lanes()));
   std::fill(block_best + blocks, block_best + whole_vectors(blocks), kRemoved);
   for (int64_t k = 0; k < count; ++k) {
-    auto most = hn::Load(di, block_best);
-    for (int64_t b = lanes(); b < blocks; b += lanes()) most = hn::Max(most, hn::Load(di, block_best + b));
-    most = hn::MaxOfLanes(di, most);
+    auto largest = hn::Load(di, block_best);
+    for (int64_t b = lanes(); b < blocks; b += lanes())
+      largest = hn::Max(largest, hn::Load(di, block_best + b));
+    largest = hn::MaxOfLanes(di, largest);
     int64_t block = 0;
     for (int64_t b = 0; b < blocks; b += lanes()) {
-      const intptr_t found = hn::FindFirstTrue(di, hn::Eq(hn::Load(di, block_best + b), most));
+      const intptr_t found = hn::FindFirstTrue(di, hn::Eq(hn::Load(di, block_best + b), largest));
       block = b + found;
       if (found >= 0) break;
     }
     int32_t* at = key + block * lanes();
     const auto keys = hn::Load(di, at);
-    const intptr_t lane = hn::FindFirstTrue(di, hn::Eq(keys, most));
+    const intptr_t lane = hn::FindFirstTrue(di, hn::Eq(keys, largest));
     const auto here = hn::Eq(hn::Iota(di, 0), hn::Set(di, static_cast<int32_t>(lane)));
     const auto rest = hn::IfThenElse(here, hn::Set(di, kRemoved), keys);
     hn::Store(rest, di, at);
@@ -179,12 +180,12 @@ void keep_groups(const RouteTopk::Problem& p, Row& row) {
 // whatever Max returns, because the exponential of v[i] is a term.
 float exponentials(float* v, int64_t n) {
   const F32 d;
-  auto most = hn::Set(d, kMinusInf);
-  for (int64_t i = 0; i < n; i += lanes()) most = hn::Max(most, hn::LoadU(d, v + i));
-  most = hn::MaxOfLanes(d, most);
+  auto largest = hn::Set(d, kMinusInf);
+  for (int64_t i = 0; i < n; i += lanes()) largest = hn::Max(largest, hn::LoadU(d, v + i));
+  largest = hn::MaxOfLanes(d, largest);
   auto sum = hn::Zero(d);
   for (int64_t i = 0; i < n; i += lanes()) {
-    const auto e = exp_v(hn::Sub(hn::LoadU(d, v + i), most));
+    const auto e = exp_v(hn::Sub(hn::LoadU(d, v + i), largest));
     hn::StoreU(e, d, v + i);
     sum = hn::Add(sum, e);
   }

@@ -90,10 +90,10 @@ int64_t draw_row(Queue& q, const Sample::Problem& p, const Sample::Args& a, int6
                  Entry* entries) {
   const DrawParams params = draw_params(a, row);
   const bool cut = params.top_k > 0 && params.top_k < p.vocab;
-  const int64_t most = cut ? params.top_k : p.vocab;
-  for (int64_t k = cut ? most : std::min(kFirstGather, most);; k = std::min(16 * k, most)) {
+  const int64_t limit = cut ? params.top_k : p.vocab;
+  for (int64_t k = cut ? limit : std::min(kFirstGather, limit);; k = std::min(16 * k, limit)) {
     const int64_t count = SLUICE_SIMD(q, sample_gather)(p, a, row, k, entries);
-    const bool all = k == most || count < k;
+    const bool all = k == limit || count < k;
     const double total = cut ? mass_of(params, sums.largest, entries, count) : sums.tempered;
     const int64_t picked =
         draw(params, sums.largest, total, {entries, count, all ? Reach::kAll : Reach::kSome});

@@ -87,13 +87,13 @@ Question question(const TopLogprobs::Problem& p, const TopLogprobs::Args& a, int
 
 // ln of the sum of e^x; NaN: no log probability of the row is meaningful.
 double log_sum_of(const LogprobChunk* chunks, int64_t count) {
-  float most = chunks[0].largest;
-  for (int64_t c = 1; c < count; ++c) most = std::max(most, chunks[c].largest);
-  if (!std::isfinite(most)) return kNan;
+  float largest = chunks[0].largest;
+  for (int64_t c = 1; c < count; ++c) largest = std::max(largest, chunks[c].largest);
+  if (!std::isfinite(largest)) return kNan;
   double sum = 0;
   for (int64_t c = 0; c < count; ++c)
-    sum += chunks[c].sum * std::exp(static_cast<double>(chunks[c].largest) - most);
-  return most + std::log(sum);
+    sum += chunks[c].sum * std::exp(static_cast<double>(chunks[c].largest) - largest);
+  return largest + std::log(sum);
 }
 
 // Appends entries, by id, for tokens whose logit is -inf or NaN, until there are `top`. Returns the number of entries.
@@ -105,17 +105,17 @@ int64_t add_impossible(const float* x, int64_t vocab, int64_t top, int64_t count
 
 void answer(Queue& queue, const TopLogprobs::Problem& p, const TopLogprobs::Args& a, int64_t q,
             const LogprobChunk* chunks, Entry* entries) {
-  const Question ask = question(p, a, q);
-  const double log_sum = ask.x ? log_sum_of(chunks, chunks_of(p)) : kNan;
+  const Question request = question(p, a, q);
+  const double log_sum = request.x ? log_sum_of(chunks, chunks_of(p)) : kNan;
   int64_t before = 0;
-  for (int64_t c = 0; ask.sampled >= 0 && c < chunks_of(p); ++c) before += chunks[c].before;
-  a.logprob.as<float>()[q] = ask.sampled < 0 ? kNan : static_cast<float>(ask.logit - log_sum);
-  a.rank.as<int32_t>()[q] = ask.sampled < 0 ? 0 : static_cast<int32_t>(before + 1);
+  for (int64_t c = 0; request.sampled >= 0 && c < chunks_of(p); ++c) before += chunks[c].before;
+  a.logprob.as<float>()[q] = request.sampled < 0 ? kNan : static_cast<float>(request.logit - log_sum);
+  a.rank.as<int32_t>()[q] = request.sampled < 0 ? 0 : static_cast<int32_t>(before + 1);
   if (p.top == 0) return;
   int64_t count = 0;
-  if (ask.x) {
-    count = SLUICE_SIMD(queue, logprob_gather)(ask.x, p.vocab, p.top, entries);
-    count = add_impossible(ask.x, p.vocab, std::min(p.top, p.vocab), count, entries);
+  if (request.x) {
+    count = SLUICE_SIMD(queue, logprob_gather)(request.x, p.vocab, p.top, entries);
+    count = add_impossible(request.x, p.vocab, std::min(p.top, p.vocab), count, entries);
   }
   for (int64_t i = 0; i < p.top; ++i) {
     a.top_id.row<int32_t>(q)[i] = i < count ? entries[i].id : -1;
@@ -147,10 +147,11 @@ Status enqueue(const TopLogprobs::Problem& p, const TopLogprobs::Args& a, Worksp
     auto* entries = reinterpret_cast<Entry*>(chunks + p.rows * per_row);
     q.pool->run(p.rows * per_row, 1, [&](int64_t begin, int64_t end, int) {
       for (int64_t i = begin; i < end; ++i) {
-        const Question ask = question(p, a, i / per_row);
+        const Question request = question(p, a, i / per_row);
         const int64_t first = i % per_row * kLogitChunk, n = std::min(kLogitChunk, p.vocab - first);
-        if (ask.x)
-          SLUICE_SIMD(q, logprob_chunk)(ask.x + first, n, ask.sampled - first, ask.logit, chunks + i);
+        if (request.x)
+          SLUICE_SIMD(q, logprob_chunk)
+          (request.x + first, n, request.sampled - first, request.logit, chunks + i);
       }
     });
     run_in_slots(*q.pool, rooms, p.rows, 1, [&](int64_t begin, int64_t end, int thread) {

@@ -24,13 +24,13 @@ template <class T>
 HWY_INLINE float largest(const T* x, int64_t n) {
   const F32 d;
   const auto lanes = static_cast<int64_t>(hn::Lanes(d));
-  auto most = hn::Set(d, kNothing);
+  auto lane_max = hn::Set(d, kNothing);
   int64_t i = 0;
   for (; i + lanes <= n; i += lanes) {
     const auto v = load_f32(x + i);
-    most = hn::IfThenElse(hn::Gt(v, most), v, most);
+    lane_max = hn::IfThenElse(hn::Gt(v, lane_max), v, lane_max);
   }
-  float out = hn::GetLane(hn::MaxOfLanes(d, most));
+  float out = hn::GetLane(hn::MaxOfLanes(d, lane_max));
   for (; i < n; ++i) out = scalar_f32(x[i]) > out ? scalar_f32(x[i]) : out;
   return out;
 }
@@ -67,12 +67,13 @@ HWY_INLINE double sum_of_weights(const T* x, int64_t n, double base, double temp
   const F64 d;
   const auto lanes = static_cast<int64_t>(hn::Lanes(d));
   const auto top = hn::Set(d, base), divisor = hn::Set(d, temperature);
-  const auto nothing = hn::Set(d, -std::numeric_limits<double>::infinity()), least = hn::Set(d, -1000.0);
+  const auto nothing = hn::Set(d, -std::numeric_limits<double>::infinity()),
+             lowest_power = hn::Set(d, -1000.0);
   auto sum = hn::Zero(d);
   const auto add = [&](hn::Vec<F64> v) {
     const auto counts = hn::Gt(v, nothing);
     const auto power = hn::Div(hn::Sub(hn::IfThenElse(counts, v, top), top), divisor);
-    sum = hn::Add(sum, hn::IfThenElseZero(counts, hn::Exp(d, hn::Max(power, least))));
+    sum = hn::Add(sum, hn::IfThenElseZero(counts, hn::Exp(d, hn::Max(power, lowest_power))));
   };
   int64_t i = 0;
   for (; i + lanes <= n; i += lanes) add(load_f64(x + i));

@@ -101,13 +101,13 @@ class CudaGroup final : public Group {
   int gpu(size_t rank) const { return devices_[rank]->info().index; }
   // Kernels of all ranks must be resident at the same time, even if ranks share a GPU.
   int lanes() const {
-    int most = devices_.front()->info().cores;
+    int cores = devices_.front()->info().cores;
     for (size_t r = 0; r < devices_.size(); ++r) {
       const auto same = [&](const Device* other) { return other->info().index == gpu(r); };
       const auto here = std::count_if(devices_.begin(), devices_.end(), same);
-      most = std::min(most, devices_[r]->info().cores / static_cast<int>(here));
+      cores = std::min(cores, devices_[r]->info().cores / static_cast<int>(here));
     }
-    return most;
+    return cores;
   }
   size_t window_bytes(const Wire& wire) const {
     return sizeof(uint4) * static_cast<size_t>(wire.row_words) * Wire::kDepth * Wire::kRegions *

@@ -27,8 +27,9 @@ Work work_of(const Linear::Problem& p, const LinearTileKind& kind, int splits) {
           static_cast<double>(linear_parts(linear_parts(p.width, kLinearBlock), splits))};
 }
 
-// The larger of two times, plus a part of the smaller: whole rounds of tiles at the
-// rate of a step's bottleneck, and memory at the rate that the bytes in flight allow.
+// The larger of two times, plus a part of the smaller. One is the time of whole rounds of tiles at
+// the rate of a step's bottleneck; the other is the time of memory at the rate that the bytes in
+// flight allow.
 double tile_us(const Linear::Problem& p, const DeviceInfo& d, const LinearTileKind& kind, int splits) {
   const Work work = work_of(p, kind, splits);
   const double resident = kind.narrow() ? 2 : 1;
@@ -64,7 +65,7 @@ LinearTileShared linear_tile_shared(const LinearTileKind& kind, int splits) {
   constexpr int kSm = 228 << 10, kSystem = 1 << 10, kStagesMost = 12;
   const int round_bytes =
       kind.groups * kind.staged_rows() * 64 * 4;  // bytes of sums that are staged per round
-  const int most = kSm / (kind.narrow() ? 2 : 1) - kSystem;
+  const int bytes_max = kSm / (kind.narrow() ? 2 : 1) - kSystem;
   // Room for the sums that all CTAs of the cluster have for the rows of this CTA.
   const int inbox =
       splits > 1 ? splits * static_cast<int>(linear_parts(kind.rounds(), splits)) * round_bytes : 0;
@@ -78,7 +79,7 @@ LinearTileShared linear_tile_shared(const LinearTileKind& kind, int splits) {
     s.ready = s.received + 8;
     s.staged = s.ready + 8 * kind.groups * kind.boxes();
     s.bytes = s.staged + 8 * kind.groups * kind.boxes();
-    if (s.bytes <= most || s.stages == 1) return s;
+    if (s.bytes <= bytes_max || s.stages == 1) return s;
   }
 }
 

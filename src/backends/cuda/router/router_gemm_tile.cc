@@ -10,9 +10,9 @@
 namespace sluice::cuda {
 namespace {
 
-constexpr int kFewestStages = 3, kMostStages = 16;
+constexpr int kStagesMin = 3, kStagesMax = 16;
 constexpr int kBlockMemory = 227 << 10;
-constexpr int kMostBlocks = 8;              // CTAs per cluster that are portable
+constexpr int kBlocksMax = 8;               // CTAs per cluster that are portable
 constexpr int kRowBytes = 2 * kRouterStep;  // bytes of a row of x or of bf16 w in a stage
 
 int div_up(int64_t n, int64_t by) { return static_cast<int>((n + by - 1) / by); }
@@ -65,7 +65,7 @@ int router_resident_clusters(int blocks) {
 RouterTileMemory tile_memory(const RouterGemm::Problem& p, const RouterTilePlan& plan) {
   const RouterTile& t = plan.tile;
   const int steps = div_up(p.hidden, kRouterStep), part = div_up(steps, plan.splits),
-            most = std::min(kMostStages, part);
+            stages_max = std::min(kStagesMax, part);
   RouterTileMemory m;
   // Rows of f32 weights past the last expert need memory too, because threads read them.
   const int rows = p.w == DType::kF32 ? t.experts() : weight_rows(p, t);
@@ -73,15 +73,15 @@ RouterTileMemory tile_memory(const RouterGemm::Problem& p, const RouterTilePlan&
   m.stage_bytes = m.weight_bytes + t.tokens * kRowBytes;
   const int row = (t.experts() + 4) * static_cast<int>(sizeof(float));  // the sums of one token
   const int sums = t.tokens * row, inbox = (plan.splits - 1) * div_up(t.tokens, plan.splits) * row;
-  const int barrier_bytes = (2 * kMostStages + 1) * static_cast<int>(sizeof(uint64_t));
+  const int barrier_bytes = (2 * kStagesMax + 1) * static_cast<int>(sizeof(uint64_t));
   const int limit = kBlockMemory - barrier_bytes - inbox;
   const auto power_of_two = [](int n) { return (n & (n - 1)) == 0; };
-  const bool shares = plan.blocks() <= kMostBlocks && power_of_two(plan.beside) &&
-                      power_of_two(plan.behind) && t.tokens % (8 * plan.beside) == 0 &&
-                      rows % (8 * plan.behind) == 0;
-  if (!shares || plan.splits > steps || sums > limit || limit < std::min(kFewestStages, most) * m.stage_bytes)
+  const bool shares = plan.blocks() <= kBlocksMax && power_of_two(plan.beside) && power_of_two(plan.behind) &&
+                      t.tokens % (8 * plan.beside) == 0 && rows % (8 * plan.behind) == 0;
+  if (!shares || plan.splits > steps || sums > limit ||
+      limit < std::min(kStagesMin, stages_max) * m.stage_bytes)
     return {};
-  m.stages = std::min(limit / m.stage_bytes, most);
+  m.stages = std::min(limit / m.stage_bytes, stages_max);
   m.inbox_offset = std::max(m.stages * m.stage_bytes, sums);
   m.barriers_offset = m.inbox_offset + inbox;
   m.bytes = m.barriers_offset + barrier_bytes;
@@ -115,8 +115,8 @@ std::array<Near, kMeasured> measured() {
 
 }  // namespace
 
-// On its own the model chooses plans that are 7% slower than the fastest, because it does not know how much time CTAs
-// save by reading the same cache lines at the same time. So it only extrapolates: each nearby measured problem
+// On its own the model chooses plans that are 7% slower than the fastest. It does not know how much time CTAs save by
+// reading the same cache lines at the same time. So it only extrapolates: each nearby measured problem
 // contributes its fastest plan, with its measured time times the ratio of the model's times for this problem and for
 // that one. A penalty grows with the distance. If the token counts differ, the same plan with tiles of other widths is a
 // candidate, too. Leave-one-out over the measured problems, the choice is 1.4% slower than the fastest plan on average.

@@ -35,7 +35,7 @@ TileWork work_of(const TileConstants& c, const ExpertGemm::Problem& p, int kerne
   const auto index = static_cast<size_t>(kernel);
   const WeightFormat f = ExpertGemm::format(p);
   const TileKernel& k = tile_kernels(p)[index];
-  const double most = k.rows_of_x(), tiles = std::ceil(std::max(1.0, rows) / most - 1e-9);
+  const double tile_rows = k.rows_of_x(), tiles = std::ceil(std::max(1.0, rows) / tile_rows - 1e-9);
   // The mean width of a tile, per CTA. The numbers of steps in an expert's tiles differ by at most one.
   const double columns =
       std::clamp(std::ceil(rows / k.n_step - 1e-9) * k.n_step / tiles / (k.rows_of_x() / k.n_most),
@@ -125,7 +125,7 @@ TileConstants decoded_tile_constants(WeightFormat f) {
 }
 
 // FP8 weights with f32 scales. In units of 16 columns of DeepSeek V3's up product (blocks, 512 tokens, 16 rows per expert) the products
-// took 337 us where MXFP4's constants give 222 us; the same factor is assumed for units of 8 columns.
+// took 337 us; MXFP4's constants give 222 us. The same factor is assumed for units of 8 columns.
 StreamConstants fp8_stream_constants() {
   StreamConstants c = kMxfp4StreamConstants;
   constexpr double kSlower = 1.55;
@@ -227,7 +227,7 @@ double tile_us(TileWorks* works, const DeviceInfo& d, std::span<const TileLaunch
   }
   us += c.follow_us * static_cast<double>(launches.size() - 1);
   // all: time per SM. last_tiles, last_us: number and total time of the tiles of the last launch.
-  double all = 0, longest = 0, last_tiles = 0, last_us = 0, drawn = 0, experts = 0;
+  double all = 0, longest = 0, last_tiles = 0, last_us = 0, memory_weight = 0, experts = 0;
   for (int index = 0; index < rows.kinds; ++index)
     for (size_t i = 0; i < launches.size(); ++i) {
       const RowKind& kind = rows.of[static_cast<size_t>(index)];
@@ -237,7 +237,7 @@ double tile_us(TileWorks* works, const DeviceInfo& d, std::span<const TileLaunch
       const TileWork& work = works->of(launch.kernel, index);
       const double ctas = kernels[static_cast<size_t>(launch.kernel)].ctas();
       all += kind.experts * work.tiles * work.along_m_time * ctas * work.us / d.cores;
-      drawn += kind.experts / c.memory[static_cast<size_t>(launch.kernel)], experts += kind.experts;
+      memory_weight += kind.experts / c.memory[static_cast<size_t>(launch.kernel)], experts += kind.experts;
       longest = std::max(longest, work.us);
       if (i + 1 == launches.size()) {
         const double tiles = kind.experts * work.tiles * work.along_m;
@@ -260,7 +260,8 @@ double tile_us(TileWorks* works, const DeviceInfo& d, std::span<const TileLaunch
     products =
         larger(products, moved / gather_item_bytes(p.w, k) * c.gather_item_us / (kGatherWarps * d.cores));
   }
-  const double memory = bytes_of(p, rows, orders) * (drawn / experts) / (c.memory_share * d.mem_bytes_per_us);
+  const double memory =
+      bytes_of(p, rows, orders) * (memory_weight / experts) / (c.memory_share * d.mem_bytes_per_us);
   return us + larger(products, memory, c.blend) *
                   (p.w != DType::kBF16 ? slow_memory(d, expert_load(p).rows_each) : 1);
 }

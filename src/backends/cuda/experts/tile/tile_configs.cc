@@ -127,20 +127,20 @@ std::vector<TileLaunch> launches_of(const ExpertGemm::Problem& p, const DeviceIn
         kernel_of(ExpertGemm::format(p), ladder.n[static_cast<size_t>(i)], rows, i == ladder.first);
     if (kernel < 0) return {};
     const TileKernel& k = tile_kernels(p)[static_cast<size_t>(kernel)];
-    double most = k.n_most;
-    if (i < ladder.first) most = std::min(most, mean - ladder.deviations * deviation);
+    double row_limit = k.n_most;
+    if (i < ladder.first) row_limit = std::min(row_limit, mean - ladder.deviations * deviation);
     if (i == ladder.first && i + 1 < count) {
       // Experts with slightly more rows than kernel `first` computes in one tile
       // get a launch of their own only if they fill a few rounds of its tiles.
       const double active = active_experts(ExpertGemm::expected_rows(p), p.experts);
-      const double beyond = active * std::erfc((most + 0.5 - mean) / deviation / std::sqrt(2)) / 2;
+      const double beyond = active * std::erfc((row_limit + 0.5 - mean) / deviation / std::sqrt(2)) / 2;
       constexpr double kRowBlocks = 3;
       if (beyond * static_cast<double>(ExpertGemm::fragments(p).row_blocks) < d.cores * kRowBlocks)
-        most = std::max(most, mean + 3 * deviation);
+        row_limit = std::max(row_limit, mean + 3 * deviation);
     }
     // A multiple of 8, so that plans for neighboring token counts are often equal.
     const int rows_most =
-        i + 1 == count ? INT32_MAX : static_cast<int>(std::clamp(std::floor(most / 8) * 8, 0.0, 1e9));
+        i + 1 == count ? INT32_MAX : static_cast<int>(std::clamp(std::floor(row_limit / 8) * 8, 0.0, 1e9));
     TileLaunch& step = steps[static_cast<size_t>(i)];
     step.kernel = kernel, step.rows_least = next, step.rows_most = rows_most;
     next = std::max(next, rows_most + (rows_most < INT32_MAX));
