@@ -41,7 +41,7 @@ constexpr const char* kKeys[][2] = {{"\\e[3~", "ed-delete-next-char"}, {"\\e[H",
 // This libedit command reads an editor command from the terminal. If the command has an open quote, libedit uses invalid pointers.
 constexpr const char* kUnsafeCommand = "ed-command";
 
-// Selects a UTF-8 locale, by which libedit decodes characters. On minimal systems the default locale is ASCII.
+// Selects a UTF-8 locale: libedit decodes characters by the locale. On minimal systems the default locale is ASCII.
 void want_utf8() {
   std::setlocale(LC_CTYPE, "");
   if (std::strcmp(nl_langinfo(CODESET), "UTF-8") != 0) std::setlocale(LC_CTYPE, "C.UTF-8");

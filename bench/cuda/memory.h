@@ -1,4 +1,4 @@
-// GPU tensors for the time in which one shape is measured.
+// GPU tensors that exist while one shape is measured.
 #pragma once
 #include <string>
 #include <vector>

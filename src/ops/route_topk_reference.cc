@@ -120,7 +120,7 @@ std::vector<Inexact> softmax(const std::vector<double>& x) {
   for (double v : x) largest = v > largest ? v : largest;
   std::vector<Inexact> out;
   for (double v : x) {
-    // f32 rounds the difference (an error of |v - most| * 2^-24 of the result); the exponential is off by up
+    // f32 rounds the difference (an error of |v - largest| * 2^-24 of the result); the exponential is off by up
     // to 4 ulp.
     const double away = std::min(std::abs(v - largest), 200.0);
     out.push_back(within_ulps(std::exp(v - largest), 4 + away));

@@ -27,7 +27,7 @@ class RanksRun {
     }
   }
 
-  // Runs the problem `times` times, each time with the stream that the time before has left. `force`: as in Policy.
+  // Runs the problem `times` times, each time with the stream as the previous run left it. `force`: as in Policy.
   std::vector<Status> run(const std::string& force, int times = 1) {
     std::vector<Status> out(devices_.size());
     for (size_t r = 0; r < devices_.size(); ++r) out[r] = on_device_[r]->upload(devices_[r]->stream());

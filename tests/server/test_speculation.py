@@ -118,7 +118,7 @@ class Speculation(unittest.TestCase):
             server.close()
 
     def test_a_head_whose_scores_overflow_costs_only_its_drafts(self):
-        """Its weights are finite, its scores are not: the answers stay, and the log says it once."""
+        """Its weights are finite, its scores are not: the answers stay the same, and the log says so once."""
         body = {"messages": QUESTION, "temperature": 0, "max_tokens": 40}
         with tempfile.TemporaryDirectory() as head:
             shutil.copytree(SHIPPED_HEAD, head, dirs_exist_ok=True)

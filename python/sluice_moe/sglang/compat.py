@@ -1,4 +1,4 @@
-"""The supported versions of SGLang, and the functions of each into which Sluice hooks. Does not import SGLang.
+"""The supported versions of SGLang, and the functions of each version that Sluice hooks. Does not import SGLang.
 
 A target is the path of a function, with the parameters that its hook reads. Targets are checked before a hook is installed, and in tests
 against the wheels.

@@ -18,7 +18,7 @@ LOGGED: list[str] = []
 
 
 def built() -> dict:
-    """The class that runs the experts of a new layer, and the gates that Sluice's hooks are on."""
+    """The class that runs the experts of a new layer, and the functions that hooks have patched."""
     from sglang.srt.layers.moe.fused_moe_triton.layer import FusedMoE
     from sglang.srt.plugins.hook_registry import HookRegistry
 
@@ -186,7 +186,7 @@ def flag_overridden() -> dict:
 
 
 def run(case: Callable[[], dict]) -> dict:
-    """The case's result in a fork of this process, or the error that stopped it."""
+    """Runs a case in a fork of this process. Returns its result, or the error that stopped it."""
     read, write = os.pipe()
     child = os.fork()
     if child == 0:

@@ -119,7 +119,7 @@ std::array<Near, kMeasured> measured() {
 // reading the same cache lines at the same time. So it only extrapolates: each nearby measured problem
 // contributes its fastest plan, with its measured time times the ratio of the model's times for this problem and for
 // that one. A penalty grows with the distance. If the token counts differ, the same plan with tiles of other widths is a
-// candidate, too. Leave-one-out over the measured problems, the choice is 1.4% slower than the fastest plan on average.
+// candidate, too. If each measured problem is left out in turn, the choice for it is 1.4% slower than the fastest plan on average.
 std::vector<Config> router_tile_configs(const RouterGemm::Problem& wanted, double best_us) {
   constexpr double kDoubtPerDoubling = 0.6, kDoubtOfOtherTile = 0.1, kSameTokens = 0.15, kFurther = 1.0;
   static const std::array<Near, kMeasured> problems = measured();

@@ -112,7 +112,8 @@ void set_products(TileConstants* c, double fragment, double column, double produ
   std::copy(pace.begin(), pace.end(), c->pace.begin());
 }
 
-// The formats of kDecodedTiles. FP8 is fitted to the configurations that ran beside those of fp8_tile_constants(). For MXFP8 and NVFP4 decoding
+// The formats of kDecodedTiles. FP8 is fitted to the configurations that were measured in the same run as those of
+// fp8_tile_constants(). For MXFP8 and NVFP4 decoding
 // is assumed to be as fast as for MXFP4. Each warpgroup has one row block, as in the wide MXFP4 kernels.
 TileConstants decoded_tile_constants(WeightFormat f) {
   TileConstants c = kMxfp4TileConstants;

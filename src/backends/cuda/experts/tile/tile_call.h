@@ -14,8 +14,8 @@ struct TileCall {
   const ExpertGemm::Args& args;
   Stream stream;
   TileLaunch launch;
-  void* ordered;  // workspace for rows of tokens in y's order, of ordered_bytes()
-  // With an x in FP8: args.x describes the quantized rows as bf16, two bytes an element, and these are their scales.
+  void* ordered;  // workspace of ordered_bytes() for the tokens' rows in y's order
+  // The scales of x in FP8. args.x then describes rows of FP8 bytes as bf16 rows with half as many elements.
   const float* x_scale = nullptr;
 };
 
