@@ -40,23 +40,23 @@ class Bench {
   // Starts the clock of a suite. Counts that do not fit into its time are skipped; finish() reports them.
   void start(std::string suite);
   Status finish();
-  Status router();     // router_gemm, router_gemm_pdl
-  Status fused();      // router_route_fused
-  Status routing();    // route_group
-  Status chain();      // the chain before the experts
-  Status lora();       // lora_delta
+  Status router();       // router_gemm, router_gemm_pdl
+  Status fused();        // router_route_fused
+  Status routing();      // route_group
+  Status chain();        // the chain before the experts
+  Status lora();         // lora_delta
   Status expert_lora();  // moe_block_lora: layers with adapters on their experts
-  Status linear();     // linear
-  Status attention();  // attention_decode, attention_prefill
-  Status latent();     // latent_attention, latent_attend
-  Status sample();     // embedding, rope, sample
-  Status formats();    // the same for the other formats of weights
-  Status fp8();        // layers that keep rows of x in bf16, and layers that may round them to FP8
-  Status mxfp4();      // expert_gemms, moe_layer, moe_block; read, dense_8192
-  Status bf16();       // the same, and draft_step
-  Status gaps();       // moe_layer_behind: MoE layers after other launches
-  Status group();      // all_reduce_norm, on all GPUs of the machine
-  Status configs();    // expert_gemm_up, expert_gemm_down: each configuration of each kernel
+  Status linear();       // linear
+  Status attention();    // attention_decode, attention_prefill
+  Status latent();       // latent_attention, latent_attend
+  Status sample();       // embedding, rope, sample
+  Status formats();      // the same for the other formats of weights
+  Status fp8();          // layers that keep rows of x in bf16, and layers that may round them to FP8
+  Status mxfp4();        // expert_gemms, moe_layer, moe_block; read, dense_8192
+  Status bf16();         // the same, and draft_step
+  Status gaps();         // moe_layer_behind: MoE layers after other launches
+  Status group();        // all_reduce_norm, on all GPUs of the machine
+  Status configs();      // expert_gemm_up, expert_gemm_down: each configuration of each kernel
 
  private:
   using Clock = std::chrono::steady_clock;

@@ -241,8 +241,8 @@ sluice_status sluice_layer_replace_expert(sluice_layer* layer, int64_t expert, c
   });
 }
 
-sluice_status sluice_layer_replace_adapter(sluice_layer* layer, int64_t adapter, const sluice_weights* weights,
-                                           sluice_text* error) {
+sluice_status sluice_layer_replace_adapter(sluice_layer* layer, int64_t adapter,
+                                           const sluice_weights* weights, sluice_text* error) {
   return guarded(error, [&]() -> Status {
     SLUICE_TRY(need_pointer(layer, "layer"));
     const auto from = tensors_of(weights);

@@ -18,7 +18,7 @@ TEST(CliBenchCuda, WrongWordsAreNamed) {
       {{"--suite", "router,gate"},
        "--suite: wanted router, fused, routing, chain, lora, linear, attention, latent, sample, mxfp4, "
        "formats, bf16, "
-       "fp8, group, gaps or "
+       "fp8, expert_lora, group, gaps or "
        "expert_configs, found "
        "'gate'"},
       {{"--suite", ""}, "--suite: wanted a suite, found none"},

@@ -200,9 +200,10 @@ TEST(CudaCards, ExpertLoraDividesFewRowsOverManyCtas) {
     const Verdict& v = d.verdicts[static_cast<size_t>(d.chosen)];
     return std::string(v.candidate) + ":" + v.configs[static_cast<size_t>(v.config)].name;
   };
-  for (const auto& [tokens, config] :
-       {std::pair{1, "1x8"}, std::pair{16, "2x4"}, std::pair{64, "2x2"}, std::pair{256, "8x2"}, std::pair{8192, "16x1"}})
-    EXPECT_EQ(chosen(ExpertLora::at_tokens(up, tokens)), std::string("cuda.expert_lora.mma_sm90:") + config) << tokens;
+  for (const auto& [tokens, config] : {std::pair{1, "1x8"}, std::pair{16, "2x4"}, std::pair{64, "2x2"},
+                                       std::pair{256, "8x2"}, std::pair{8192, "16x1"}})
+    EXPECT_EQ(chosen(ExpertLora::at_tokens(up, tokens)), std::string("cuda.expert_lora.mma_sm90:") + config)
+        << tokens;
   constexpr std::string_view kMma = "cuda.expert_lora.mma_sm90";
   ExpertLora::Problem odd = up;
   odd.rank = 12;

@@ -100,6 +100,53 @@ def check_graph():
     return "3 replays, and one with new weights"
 
 
+def adapter(seed, device="cuda", rank=8):
+    """One adapter of all experts, whose update is about as large as the weights' product."""
+    random = torch.Generator(device=device).manual_seed(seed)
+
+    def normal(*shape):
+        return torch.randn(*shape, generator=random, device=device)
+
+    return {"experts.up_lora_a": (normal(EXPERTS, rank, HIDDEN) / HIDDEN**0.5).bfloat16(),
+            "experts.up_lora_b": normal(EXPERTS, 2 * INTERMEDIATE, rank).bfloat16(),
+            "experts.down_lora_a": (normal(EXPERTS, rank, INTERMEDIATE) / INTERMEDIATE**0.5).bfloat16(),
+            "experts.down_lora_b": normal(EXPERTS, HIDDEN, rank).bfloat16(), "experts.lora_scale": torch.ones(1, device=device)}
+
+
+def check_adapters():
+    """Adapters on experts: as on the CPU for few and many tokens; a captured layer follows the adapters of its tokens and a replaced adapter."""
+    weights = tensors()
+    fields = dict(expert_lora_rank=8, lora_adapters=3)
+    here = layer_on("cuda", weights=weights, **fields)
+    there = layer_on("cpu", weights={name: tensor.cpu() for name, tensor in weights.items()}, **fields)
+    for index in range(2):  # the third stays zero
+        one = adapter(index)
+        here.replace_adapter(index, one)
+        there.replace_adapter(index, {name: tensor.cpu() for name, tensor in one.items()})
+    for tokens in (1, 7, 70):
+        x, of_token = inputs(tokens), torch.arange(tokens, dtype=torch.int32, device="cuda") % 4 - 1
+        found = near(here(x, adapter=of_token).cpu(), there(x.cpu(), adapter=of_token.cpu()))
+        without = here(x, adapter=torch.full_like(of_token, -1))
+        changed = (here(x, adapter=of_token) != without).any(dim=1).tolist()
+        assert changed == [one in (0, 1) for one in of_token.tolist()], "only rows with an adapter that is not zero change"
+    static, of_token = torch.zeros_like(inputs(8)), torch.zeros(8, dtype=torch.int32, device="cuda")
+    graph = torch.cuda.CUDAGraph()
+    here(static, adapter=of_token)
+    torch.cuda.synchronize()
+    with torch.cuda.graph(graph):
+        y = here(static, adapter=of_token)
+    for first in (-1, 0, 2):
+        static.copy_(inputs(8, seed=first + 20))
+        of_token.copy_(torch.tensor([first, 0, 1, -1, 2, 1, 0, 5]))
+        graph.replay()
+        assert torch.equal(y, here(static, adapter=of_token))
+    before = y.clone()
+    here.replace_adapter(1, adapter(9))
+    graph.replay()
+    assert torch.equal(y, here(static, adapter=of_token)) and not torch.equal(y, before)
+    return f"{found}; 3 replays, and one with a new adapter"
+
+
 def check_streams():
     """Side streams, graphs captured on them, and more streams than were prepared."""
     layer, x = layer_on("cuda"), inputs(16)

@@ -15,8 +15,14 @@ namespace {
 // A planned layer with rotating weights and inputs. `config` is the shape's config, with or without a shared expert.
 class Block {
  public:
-  Block(Experts& experts, Gate& gate, const MoeConfig& config, int64_t tokens)
-      : experts_(experts), gate_(gate), config_(config), tokens_(tokens), memory_(gate.memory().device()) {}
+  // idle_adapters: no token has an adapter.
+  Block(Experts& experts, Gate& gate, const MoeConfig& config, int64_t tokens, bool idle_adapters = false)
+      : experts_(experts),
+        gate_(gate),
+        config_(config),
+        tokens_(tokens),
+        idle_adapters_(idle_adapters),
+        memory_(gate.memory().device()) {}
 
   Status make() {
     auto moe = Moe::plan(memory_.device(), config_, tokens_);
@@ -117,7 +123,8 @@ class Block {
     }
     std::vector<int32_t> of_token(static_cast<size_t>(tokens_));
     for (int64_t t = 0; t < tokens_; ++t)
-      of_token[static_cast<size_t>(t)] = adapter_of_token(t, tokens_, config_.lora_adapters);
+      of_token[static_cast<size_t>(t)] =
+          idle_adapters_ ? -1 : adapter_of_token(t, tokens_, config_.lora_adapters);
     return memory_.upload(of_token, {tokens_}, &adapter_);
   }
   Tensor x(int64_t i) const { return gate_.args(tokens_, i).x; }
@@ -146,6 +153,7 @@ class Block {
   Gate& gate_;
   MoeConfig config_;
   int64_t tokens_;
+  bool idle_adapters_;
   mutable Memory memory_;
   std::unique_ptr<Moe> moe_;
   Tensor scratch_ = {}, correction_bias_ = {}, y_ = {}, adapter_ = {};
@@ -194,13 +202,16 @@ Status Bench::adapted(Experts& experts, Gate& gate, int64_t tokens) {
     }));
   };
   add("sluice-no-adapters", plain);
-  for (const int64_t rank : kRanks) {
+  const auto add_rank = [&](int64_t rank, bool idle) -> Status {
     MoeConfig config = s.moe();
     config.expert_lora_rank = rank, config.lora_adapters = kAdapters;
-    blocks.push_back(std::make_unique<Block>(experts, gate, config, tokens));
+    blocks.push_back(std::make_unique<Block>(experts, gate, config, tokens, idle));
     SLUICE_TRY(blocks.back()->make());
-    add("sluice-rank-" + std::to_string(rank), *blocks.back());
-  }
+    add("sluice-rank-" + std::to_string(rank) + (idle ? "-unused" : ""), *blocks.back());
+    return {};
+  };
+  for (const int64_t rank : kRanks) SLUICE_TRY(add_rank(rank, false));
+  SLUICE_TRY(add_rank(kRanks[1], true));
   contest.poison = [&]() -> Status {
     SLUICE_TRY(plain.poison_outputs());
     for (const auto& block : blocks) SLUICE_TRY(block->poison_outputs());

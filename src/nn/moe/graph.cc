@@ -134,7 +134,8 @@ class Layer {
   }
 
   // The experts with adapters: each product leaves its sums, which the next stage completes.
-  ValueId adapted_experts(const Bind& x, const Matrices& up, const Groups& groups, ValueId h, ValueId answers) {
+  ValueId adapted_experts(const Bind& x, const Matrices& up, const Groups& groups, ValueId h,
+                          ValueId answers) {
     const AdaptedProblems p = adapted_problems(c_);
     const ValueId up_z = g_.between("experts.up.z"), down_z = g_.between("experts.down.z");
     product("experts.up", p.up, x, {.w = up.w, .scale = up.scale}, groups, true, up_z, {.experts = true});
@@ -145,8 +146,8 @@ class Layer {
     lora("experts.down", p.down_lora, h, down_z, down, groups, answers);
     return answers;
   }
-  void lora(const std::string& of, const ExpertLora::Problem& problem, const Bind& x, ValueId z, const Matrices& m,
-            const Groups& groups, ValueId y) {
+  void lora(const std::string& of, const ExpertLora::Problem& problem, const Bind& x, ValueId z,
+            const Matrices& m, const Groups& groups, ValueId y) {
     using A = ExpertLora::Args;
     g_.add<ExpertLora>(of + ".lora", problem,
                        {{&A::x, x},

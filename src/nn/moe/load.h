@@ -104,7 +104,7 @@ class LoadedMoe {
   MoeLoadOptions options_;
   MoeWeights weights_;
   std::vector<OwnedTensor> memory_;                    // empty if the caller supplied the memory
-  PackedExperts up_, down_, shared_up_, shared_down_;  // shared_*: set if the shared expert is computed separately
+  PackedExperts up_, down_, shared_up_, shared_down_;  // shared_*: set with a separate shared expert
   PackedExperts latent_in_, latent_out_;               // empty if latent is 0
 };
 

@@ -293,11 +293,14 @@ Status check_adapters(const MoeConfig& c) {
     return invalid("expert_lora_split: wanted 0 without adapters on the experts or without a gate, found 1");
   if (c.expert_lora_rank == 0) return {};
   if (c.weight_on_input)
-    return invalid("expert_lora_rank: wanted 0 with weight_on_input, because the adapters read unweighted inputs, found " +
-                   std::to_string(c.expert_lora_rank));
+    return invalid(
+        "expert_lora_rank: wanted 0 with weight_on_input, because the adapters read unweighted inputs, "
+        "found " +
+        std::to_string(c.expert_lora_rank));
   if (shared_slots(c) > 0)
-    return invalid("expert_lora_rank: wanted 0 with shared_as_slots, because shared experts have no adapters, found " +
-                   std::to_string(c.expert_lora_rank));
+    return invalid(
+        "expert_lora_rank: wanted 0 with shared_as_slots, because shared experts have no adapters, found " +
+        std::to_string(c.expert_lora_rank));
   if (product_columns(c.layout, c.intermediate, is_gated(c.act)) > 65536)
     return invalid("intermediate: wanted at most 32768 with adapters on gated experts, found " +
                    std::to_string(c.intermediate));
@@ -359,7 +362,8 @@ std::vector<std::pair<SlotSpec, Tensor*>> weight_slots(const MoeConfig& c, MoeWe
     MoeWeights::ExpertAdapters& to = w->expert_adapters;
     for (const auto& [problem, a, b, a_name, b_name] :
          {std::tuple{&adapted.up_lora, &to.up_a, &to.up_b, "experts.up_lora_a", "experts.up_lora_b"},
-          std::tuple{&adapted.down_lora, &to.down_a, &to.down_b, "experts.down_lora_a", "experts.down_lora_b"}})
+          std::tuple{&adapted.down_lora, &to.down_a, &to.down_b, "experts.down_lora_a",
+                     "experts.down_lora_b"}})
       ExpertLora::slots(*problem, [&](SlotSpec spec, Tensor ExpertLora::Args::*member) {
         if (member != &ExpertLora::Args::a && member != &ExpertLora::Args::b) return;
         const bool is_a = member == &ExpertLora::Args::a;

@@ -56,7 +56,8 @@ class Finder {
     for (const std::string name : {"experts.up_lora_a", "experts.up_lora_b", "experts.down_lora_a",
                                    "experts.down_lora_b", "experts.lora_scale"})
       if (const CheckpointTensor* there = out_.checkpoint->find_if_there(name))
-        return refuse("wanted adapters of experts one at a time, by replace_adapter, found " + place_of(*there));
+        return refuse("wanted adapters of experts one at a time, by replace_adapter, found " +
+                      place_of(*there));
     for (const auto& [spec, tensor] : weight_slots(out_.local, &unused)) {
       const bool of_experts = spec.name == "experts.act_params";
       if (!spec.used || !(of_experts || spec.name.starts_with("lora_"))) continue;
