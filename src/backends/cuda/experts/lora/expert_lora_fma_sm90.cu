@@ -19,10 +19,10 @@ Refusal supports(const ExpertLora::Problem&, const DeviceInfo& d) {
   return r;
 }
 
-// Measured at rank 8, 16 and 64 of gpt-oss (expert_lora.csv): eight CTAs of an SM read 1.5 KB/us each; one alone is assumed to be four times
-// as fast.
+// Measured on gpt-oss at rank 16 (expert_lora_candidates.csv): two CTAs on an SM read 2.9 KB/us each, eight 0.9 KB/us. One alone is taken
+// to be as fast as two.
 double cost_us(const ExpertLora::Problem& p, const DeviceInfo& d) {
-  constexpr double kAlonePerUs = 6e3, kSharedPerUs = 1.5e3, kResident = 8;
+  constexpr double kAlonePerUs = 2.9e3, kSharedPerUs = 0.9e3, kResident = 8;
   const double rows = ExpertLora::expected_rows(p);
   const double bytes = static_cast<double>(
       bytes_of(p.w, ExpertLora::inner(p) * p.width + ExpertLora::product_rows(p) * p.rank));
