@@ -38,14 +38,27 @@ struct TileRows {
     out.existing = __ballot_sync(~0u, out.mine.expert >= 0);
     return out;
   }
-  // Calls f(pair, mask of its rows) for each pair. Called by all lanes of a warp.
+  // Calls f(pairs, masks of their rows) for kTogether pairs at a time; the mask of a missing pair is 0. Called by all lanes of a warp.
+  template <int kTogether, class F>
+  __device__ __forceinline__ void each_pairs(F f) const {
+#pragma unroll 1
+    for (uint32_t rest = leaders; rest != 0;) {
+      int pair[kTogether];
+      uint32_t members[kTogether];
+#pragma unroll
+      for (int q = 0; q < kTogether; ++q) {
+        const int leader = rest != 0 ? __ffs(rest) - 1 : 0;
+        pair[q] = __shfl_sync(~0u, mine.pair, leader);
+        const uint32_t all = __shfl_sync(~0u, same, leader);
+        members[q] = rest != 0 ? all : 0;
+        rest &= rest - 1;
+      }
+      f(pair, members);
+    }
+  }
   template <class F>
   __device__ __forceinline__ void each_pair(F f) const {
-#pragma unroll 1
-    for (uint32_t rest = leaders; rest != 0; rest &= rest - 1) {
-      const int leader = __ffs(rest) - 1;
-      f(__shfl_sync(~0u, mine.pair, leader), __shfl_sync(~0u, same, leader));
-    }
+    each_pairs<1>([&](const int(&pair)[1], const uint32_t(&members)[1]) { f(pair[0], members[0]); });
   }
 };
 
@@ -252,52 +265,61 @@ __device__ __forceinline__ void multiply_b(const MmaParameters& p, const TileRow
         before[n][m][h].template load<kGated>(p, at[m], feature + n * step + 2 * c, h == 1);
   // The sums of the products, [row group][gate or up][column].
   float value[kGroups][kRowGroups][kHalves][2] = {};
-  rows.each_pair([&](int pair, uint32_t members) {
-    const B16* b = static_cast<const B16*>(p.b) + int64_t{pair} * p.product_rows * p.rank + 8 * c;
-    float acc[kGroups][kHalves][1][1][4] = {};
+  // Pairs are read two at a time, so that the second one's loads do not wait for the first one's products.
+  constexpr int kTogether = kRows == 8 ? 2 : 1;
+  rows.template each_pairs<kTogether>([&](const int(&pair)[kTogether], const uint32_t(&members)[kTogether]) {
 #pragma unroll 1
     for (int r = 0; r < p.rank; r += kLoraUnit) {
       const bool in = r + 8 * c < p.rank;
-      tile::Eight<B16> bv[kGroups][kHalves][1];
+      tile::Eight<B16> bv[kTogether][kGroups][kHalves][1];
 #pragma unroll
-      for (int n = 0; n < kGroups; ++n) {
-        const uint32_t f = feature + n * step + g;
+      for (int q = 0; q < kTogether; ++q) {
+        const B16* b = static_cast<const B16*>(p.b) + int64_t{pair[q]} * p.product_rows * p.rank + r + 8 * c;
 #pragma unroll
-        for (int h = 0; h < kHalves; ++h)
-          tile::load_weights(bv[n][h][0], b + product_row(p, f, h == 1) * p.rank + r,
-                             in && f < static_cast<uint32_t>(p.features));
-      }
-#pragma unroll
-      for (int t = 0; t < 2; ++t) {
-        tile::Eight<B16> uv[kHalves][kRowGroups];
-#pragma unroll
-        for (int h = 0; h < kHalves; ++h)
-#pragma unroll
-          for (int m = 0; m < kRowGroups; ++m) {
-            uv[h][m].word[0] = make_uint4(0, 0, 0, 0);
-            if (h == 1 && !p.split) {
-              uv[h][m] = uv[0][m];
-            } else if (in) {
-              inner.load(uv[h][m], t, 8 * m + g, (h == 1 ? p.rank : 0) + r + 8 * c);
-            }
-          }
-#pragma unroll
-        for (int n = 0; n < kGroups; ++n)
+        for (int n = 0; n < kGroups; ++n) {
+          const uint32_t f = feature + n * step + g;
 #pragma unroll
           for (int h = 0; h < kHalves; ++h)
-            tile::multiply_terms<B16, B16, kRows, 8>(acc[n][h], uv[h], bv[n][h]);
+            tile::load_weights(bv[q][n][h][0], b + product_row(p, f, h == 1) * p.rank,
+                               in && members[q] != 0 && f < static_cast<uint32_t>(p.features));
+        }
       }
-    }
 #pragma unroll
-    for (int m = 0; m < kRowGroups; ++m) {
-      const bool mine = members >> (8 * m + g) & 1;
+      for (int q = 0; q < kTogether; ++q) {
+        if (members[q] == 0) continue;
+        float acc[kGroups][kHalves][1][1][4] = {};
 #pragma unroll
-      for (int n = 0; n < kGroups; ++n)
+        for (int t = 0; t < 2; ++t) {
+          tile::Eight<B16> uv[kHalves][kRowGroups];
 #pragma unroll
-        for (int h = 0; h < kHalves; ++h)
+          for (int h = 0; h < kHalves; ++h)
 #pragma unroll
-          for (int i = 0; i < 2; ++i)
-            value[n][m][h][i] = mine ? value[n][m][h][i] + acc[n][h][0][0][2 * m + i] : value[n][m][h][i];
+            for (int m = 0; m < kRowGroups; ++m) {
+              uv[h][m].word[0] = make_uint4(0, 0, 0, 0);
+              if (h == 1 && !p.split) {
+                uv[h][m] = uv[0][m];
+              } else if (in) {
+                inner.load(uv[h][m], t, 8 * m + g, (h == 1 ? p.rank : 0) + r + 8 * c);
+              }
+            }
+#pragma unroll
+          for (int n = 0; n < kGroups; ++n)
+#pragma unroll
+            for (int h = 0; h < kHalves; ++h)
+              tile::multiply_terms<B16, B16, kRows, 8>(acc[n][h], uv[h], bv[q][n][h]);
+        }
+#pragma unroll
+        for (int m = 0; m < kRowGroups; ++m) {
+          const bool mine = members[q] >> (8 * m + g) & 1;
+#pragma unroll
+          for (int n = 0; n < kGroups; ++n)
+#pragma unroll
+            for (int h = 0; h < kHalves; ++h)
+#pragma unroll
+              for (int i = 0; i < 2; ++i)
+                value[n][m][h][i] = mine ? value[n][m][h][i] + acc[n][h][0][0][2 * m + i] : value[n][m][h][i];
+        }
+      }
     }
   });
 #pragma unroll
