@@ -97,7 +97,7 @@ Status check_stages(Device& device, const Moe& moe, const RandomLayer& layer, Ra
   report->checks = std::move(checks).value();
   std::string wrong;
   for (const StageCheck& c : report->checks) {
-    print(words, "         %-13s %-42s %8.4f  %s\n", c.stage.c_str(), c.kernel.c_str(), c.worst,
+    print(words, "         %-17s %-42s %8.4f  %s\n", c.stage.c_str(), c.kernel.c_str(), c.worst,
           c.worst <= 1 ? "ok" : "WRONG");
     if (c.worst > 1) wrong += "\n  " + c.stage + " (" + c.kernel + "): " + c.detail;
   }

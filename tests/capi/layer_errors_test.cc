@@ -105,6 +105,7 @@ TEST_F(CapiLayerErrors, FieldsOutsideTheirRange) {
                                                            {"top_k", "1 to 32"},
                                                            {"lora_rank", "0 to 1024"},
                                                            {"lora_adapters", "0 to 1024"},
+                                                           {"expert_lora_rank", "0 to 1024"},
                                                            {"groups", "1 to 1024"},
                                                            {"topk_groups", "0 to 1024"},
                                                            {"hash_vocab", "0 to 2147483647"},
