@@ -381,7 +381,7 @@ SLUICE_API sluice_status sluice_layer_replace_expert(sluice_layer* layer, int64_
  * [experts, rows of W13 in gate_order, rank], experts.down_lora_a [experts, rank, intermediate], experts.down_lora_b
  * [experts, width, rank], experts.lora_scale F32 [1]; inner is rank, or twice the rank with expert_lora_split
  * (gate's rows, then up's), width is hidden or latent. Matrices are in lora_w or BF16; slices and checks as in
- * sluice_layer_load. Adapters of experts are zeros until this call; loading weights keeps them. */
+ * sluice_layer_load, naming and layer are not read. The layer has weights; sluice_layer_load keeps adapters of experts. */
 SLUICE_API sluice_status sluice_layer_replace_adapter(sluice_layer* layer, int64_t adapter,
                                                       const sluice_weights* weights, sluice_text* error);
 

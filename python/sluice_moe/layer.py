@@ -115,10 +115,10 @@ class MoeLayer(torch.nn.Module):
         """Overwrites one LoRA adapter in place, so captured graphs stay valid. Adapters of the experts add nothing until this call.
 
         tensors  with lora_rank: lora_a [rank, hidden], lora_b [experts, rank] and lora_scale f32 [1]. With expert_lora_rank:
-                 experts.up_lora_a [experts, inner, hidden], experts.up_lora_b [experts, rows of W13 in the order of gate_order, rank],
-                 experts.down_lora_a [experts, rank, intermediate], experts.down_lora_b [experts, hidden, rank] and experts.lora_scale
-                 f32 [1]; inner is rank, or with expert_lora_split twice the rank: gate's rows, then up's. Of the whole layer; the
-                 experts may be this rank's alone
+                 experts.up_lora_a [experts, inner, width], experts.up_lora_b [experts, rows of W13 in the order of gate_order, rank],
+                 experts.down_lora_a [experts, rank, intermediate], experts.down_lora_b [experts, width, rank] and experts.lora_scale
+                 f32 [1]; inner is rank, or with expert_lora_split twice the rank: gate's rows, then up's; width is hidden, or latent.
+                 Of the whole layer; the experts may be this rank's alone. The layer must have weights
 
         The layer must not run during the call. If the call raises, the layer keeps its old adapter.
         """

@@ -245,6 +245,7 @@ sluice_status sluice_layer_replace_adapter(sluice_layer* layer, int64_t adapter,
                                            const sluice_weights* weights, sluice_text* error) {
   return guarded(error, [&]() -> Status {
     SLUICE_TRY(need_pointer(layer, "layer"));
+    SLUICE_TRY(need_weights(*layer));
     const auto from = tensors_of(weights);
     if (!from.ok()) return from.status();
     return layer->weights->replace_adapter(*from.value(), adapter);

@@ -55,7 +55,7 @@ SLUICE_HOST_DEVICE constexpr int64_t product_column(WeightLayout layout, GateOrd
 //            them before the previous launch has ended.
 // Errors     make_plan: kInvalidArgument if the problem violates a limit above. run: never fails on data written by ops/group_rows.h.
 // Exactness  z': (width + rank + 264) * 2^-24 * (|z| + |bias| + |scale| sum_k |b| sum_h |a||x|), and what flushing numbers below the smallest
-//            normal to zero loses. The bound passes through the activation by its slope (ops/activation.h), plus half an ulp of y.
+//            normal to zero loses. If |scale| sum_h |a||x| exceeds the largest f32, the result may overflow. The bound passes through the activation by its slope (ops/activation.h), plus half an ulp of y.
 // Source     Hu et al., "LoRA" (2021), equation 3, for each expert: PEFT's target_parameters and per-expert modules.
 struct ExpertLora {
   static constexpr std::string_view kName = "expert_lora";

@@ -44,16 +44,17 @@ Bounded updated(const ExpertLora::Problem& p, const ExpertLora::Args& a, Pair pa
   const int64_t row = gated ? gated_row(p.gate_order, p.features, feature, up) : feature;
   const double before = load2(a.z, r, ExpertLora::z_column(p, feature, up));
   const double bias = p.bias ? load(a.bias, pair.expert * ExpertLora::product_rows(p) + row) : 0;
-  double sum = 0, magnitude = 0, flushed = 0, largest = 0, scale = 0;
+  const double scale = pair.adapter >= 0 ? load(a.scale, pair.adapter) : 0;
+  double sum = 0, magnitude = 0, flushed = 0, largest = 0;
   for (int64_t k = 0; pair.adapter >= 0 && k < p.rank; ++k) {
     const InnerSum& u = inner[static_cast<size_t>(p.split && up ? p.rank + k : k)];
     const double b = load(a.b, (pair.index(p) * ExpertLora::product_rows(p) + row) * p.rank + k);
     sum += b * u.value;
     magnitude += std::abs(b) * u.magnitude;
     flushed += std::abs(b) * u.flushed + kFlush * (std::abs(b) + u.magnitude + 1);
-    largest = std::max({largest, u.magnitude, magnitude});
+    largest = std::max({largest, u.magnitude, std::abs(scale) * u.magnitude, magnitude});
   }
-  if (pair.adapter >= 0) scale = load(a.scale, pair.adapter), sum *= scale;
+  if (pair.adapter >= 0) sum *= scale;
   const double total = std::abs(before) + std::abs(bias) + std::abs(scale) * magnitude;
   const double error = static_cast<double>(p.width + p.rank + 264) * kF32Eps;
   Bounded out{before + bias + sum, error * total + std::abs(scale) * flushed + kFlush * (magnitude + 4)};

@@ -209,6 +209,10 @@ TEST(CapiLayers, PackedBytesOfAnotherLayerAreRefused) {
   refused(with("limit=7", "limit=9"), "config: wanted limit=7, found limit=9");
   refused(with("layout=panels16 ", "layout=fragments"),
           "config: wanted layout=panels16, found layout=fragments");
+  // A file that is older than a field loads if the layer has the field's default.
+  const std::string newer = "expert_lora_rank=0 ";
+  const std::vector<char> older = with(newer, std::string(newer.size(), ' '));
+  EXPECT_EQ(sluice_layer_read_packed(layer.layer, older.data(), older.size(), error), SLUICE_OK) << error.str();
   refused(with("\"sluice.packed\":\"2\"", "\"sluice.packed\":\"3\""), "sluice.packed: wanted 2, found '3'");
   refused(with("\"sluice.packed\"", "\"sluice.pocket\""), "sluice.packed: wanted 2, found none");
   refused(with("\"router_bias\"", "\"router_vias\""), "wanted router_bias");

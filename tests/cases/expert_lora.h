@@ -140,7 +140,8 @@ struct Suite<ExpertLora> {
             .limit = 3,
             .gathers = coin(r),
             .split = is_gated(act) && coin(r),
-            .bias = coin(r)};
+            .bias = coin(r),
+            .settled = coin(r)};
   }
 
  private:

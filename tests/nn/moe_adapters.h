@@ -53,6 +53,23 @@ TYPED_TEST_P(MoeAdaptersOn, EveryStageAgreesWithItsReference) {
   }
 }
 
+// Gated products of every format are read as ordinary ones.
+TYPED_TEST_P(MoeAdaptersOn, WeightsOfEveryFormat) {
+  for (const WeightFormat& f : kScaledFormats) {
+    for (const int64_t tokens : kFeatureTokens) {
+      MoeConfig config = feature_config("deepseek-v3");
+      config.shared_intermediate = 0, config.shared_as_slots = false;
+      config.expert_w = f.w, config.expert_scales = f.scales;
+      config.expert_lora_rank = 8, config.lora_adapters = 3;
+      SCOPED_TRACE(text(f) + ", " + std::to_string(tokens) + " tokens");
+      FeatureLayer layer(this->target(), config, tokens);
+      layer.set(layer.io().adapter, adapters_in_turn(tokens, 3));
+      (void)layer.run();
+      layer.check();
+    }
+  }
+}
+
 // A token's output changes with its adapter, and only then.
 TYPED_TEST_P(MoeAdaptersOn, ChangeTheRowsOfTheirTokens) {
   for (const int64_t tokens : kFeatureTokens) {
@@ -107,7 +124,7 @@ TYPED_TEST_P(MoeAdaptersOn, ARecordingFollowsTheAdaptersOfItsTokens) {
   }
 }
 
-REGISTER_TYPED_TEST_SUITE_P(MoeAdaptersOn, EveryStageAgreesWithItsReference, ChangeTheRowsOfTheirTokens,
-                            ARecordingFollowsTheAdaptersOfItsTokens);
+REGISTER_TYPED_TEST_SUITE_P(MoeAdaptersOn, EveryStageAgreesWithItsReference, WeightsOfEveryFormat,
+                            ChangeTheRowsOfTheirTokens, ARecordingFollowsTheAdaptersOfItsTokens);
 
 }  // namespace sluice::test

@@ -82,10 +82,10 @@ def test_a_token_gets_the_experts_with_its_adapter_merged(tokens, split, expert_
     assert close(given(x, ids=ids, weights=weights, adapter=of_token), want), "without a router of its own"
 
 
-@pytest.mark.parametrize("slices", [[dict(tp=(0, 2)), dict(tp=(1, 2))], [dict(ep=(r, 4)) for r in range(4)]])
+@pytest.mark.parametrize("slices", [[dict(tp=(0, 2)), dict(tp=(1, 2))], [dict(ep=(r, 3)) for r in range(3)]])
 @pytest.mark.parametrize("gate_order", ["interleaved", "gate_first", "up_first"])
 def test_ranks_add_up_to_the_layer(slices, gate_order):
-    made = Made(gate_order=gate_order, bias=True)
+    made = Made(intermediate=160, gate_order=gate_order, bias=True)  # uneven ranks: 96 and 64 columns; 2, 3 and 3 experts
     adapters = [adapter_of(made, False, seed) for seed in range(ADAPTERS)]
     x, of_token = made.x(33), torch.arange(33, dtype=torch.int32) % (ADAPTERS + 1) - 1
     total = torch.zeros(x.shape, dtype=torch.float64)
@@ -135,5 +135,56 @@ def test_bad_adapters_are_refused_by_name():
         layer(made.x(3))
     with pytest.raises(sluice_moe.InvalidArgument, match="expert_lora_rank and lora_adapters"):
         made.layer(expert_lora_rank=4)
-    x = made.x(3)
-    assert close(layer(x, adapter=torch.tensor([0, 1, -1], dtype=torch.int32)), made.wanted(x)), "a refused adapter changes nothing"
+    with pytest.raises(sluice_moe.InvalidArgument, match="lora_rank or expert_lora_rank and lora_adapters"):
+        made.layer(lora_adapters=4)
+    with pytest.raises(sluice_moe.InvalidArgument, match="lora_w: wanted bf16 or f32, found e4m3"):
+        made.layer(**fields_of(False), lora_w="e4m3")
+    with pytest.raises(sluice_moe.InvalidArgument, match="wanted only tensors of adapters that the layer has.*lora_a"):
+        layer.replace_adapter(0, good | {"lora_a": torch.zeros(4, 64).bfloat16()})
+    with pytest.raises(sluice_moe.InvalidArgument, match="expert_lora_rank: wanted above 0"):
+        made.layer().load(made.tensors | good)
+    with pytest.raises(sluice_moe.InvalidArgument, match="one at a time"):
+        layer.replace_expert(0, made.tensors | good)
+    with pytest.raises(sluice_moe.InvalidArgument, match="wanted weights"):
+        sluice_moe.MoeLayer(device="cpu", tokens_max=8, **made.fields, **fields_of(False)).replace_adapter(0, good)
+    rank = made.layer(**fields_of(False), ep=(1, 2))
+    same = sluice_moe.MoeLayer(device="cpu", tokens_max=64, **made.fields, **fields_of(False), scope="range", expert_begin=4, expert_count=4)
+    same.load_packed(rank.packed_bytes())
+    with pytest.raises(sluice_moe.InvalidArgument, match="scope: wanted all .* found range"):
+        same.replace_adapter(0, good)
+
+
+def test_a_refused_adapter_changes_nothing():
+    made = Made()
+    layer = made.layer(**fields_of(False))
+    layer.replace_adapter(0, adapter_of(made, False, 1))
+    x, of_token = made.x(3), torch.tensor([0, 1, -1], dtype=torch.int32)
+    before = layer(x, adapter=of_token)
+    other = adapter_of(made, False, 2)
+    for name in other:
+        with pytest.raises(sluice_moe.Error, match=name):
+            layer.replace_adapter(0, other | {name: other[name] * float("nan")})
+        assert torch.equal(layer(x, adapter=of_token), before), name
+    layer.replace_adapter(0, other)
+    assert not torch.equal(layer(x, adapter=of_token), before)
+
+
+def test_adapters_on_router_and_experts_together():
+    made = Made()
+    layer = sluice_moe.MoeLayer(device="cpu", tokens_max=64, lora_rank=2, **made.fields, **fields_of(False))
+    random = torch.Generator().manual_seed(3)
+    router = {"lora_a": torch.randn(ADAPTERS, 2, 64, generator=random).bfloat16() / 8, "lora_b": torch.randn(ADAPTERS, 8, 2, generator=random).bfloat16(),
+              "lora_scale": torch.ones(ADAPTERS)}
+    layer.load(made.tensors | router)
+    adapter = adapter_of(made, False, 1)
+    of_router = {"lora_a": torch.randn(2, 64, generator=random).bfloat16() / 8, "lora_b": torch.randn(8, 2, generator=random).bfloat16(),
+                 "lora_scale": torch.tensor([0.5])}
+    layer.replace_adapter(1, adapter | of_router)
+    x = made.x(20)
+    logits = x.double() @ made.tensors["router"].double().T
+    logits += 0.5 * (x.double() @ of_router["lora_a"].double().T) @ of_router["lora_b"].double().T
+    top = torch.topk(logits, 3, dim=-1)
+    clear = top.values[:, 1] - top.values[:, 2] > 2**-6 * logits.abs().amax(-1)  # the choice does not depend on rounding
+    want = merged(made, adapter, False).experts(x, top.indices[:, :2].to(torch.int32), torch.softmax(top.values[:, :2], -1).float())
+    got = layer(x, adapter=torch.ones(20, dtype=torch.int32))
+    assert clear.any() and close(got[clear], want[clear])

@@ -11,15 +11,7 @@
 namespace sluice {
 namespace {
 
-// One tensor of an adapter: its name, the slot of all adapters, and which part of the whole tensor this rank keeps.
-struct AdapterTensor {
-  SlotSpec spec;
-  Tensor* to;
-};
-
-bool of_adapters(std::string_view name) {
-  return name.starts_with("lora_") || name.find("lora_") != std::string_view::npos;
-}
+bool of_adapters(std::string_view name) { return name.find("lora_") != std::string_view::npos; }
 
 // Converts one adapter's tensor to the slot's type, cut to this rank's experts, rows and columns.
 class AdapterCut {
@@ -103,11 +95,26 @@ Status LoadedMoe::replace_adapter(const Checkpoint& checkpoint, int64_t adapter)
   if (adapter < 0 || adapter >= config_.lora_adapters)
     return refuse("adapter: wanted 0 to " + std::to_string(config_.lora_adapters - 1) + ", found " +
                   std::to_string(adapter));
+  if (whole_.scope != ExpertScope::kAll)
+    return refuse("scope: wanted all (a rank is made with a slice instead), found " +
+                  std::string(word(whole_.scope)));
   SLUICE_TRY(check_readable(device_, checkpoint));
+  const auto slots = weight_slots(config_, &weights_);
+  // An adapter of parts that have no adapters here would lose these parts in silence.
+  for (const CheckpointTensor& t : checkpoint.tensors()) {
+    const bool known = std::any_of(slots.begin(), slots.end(), [&](const auto& slot) {
+      return slot.first.used && of_adapters(slot.first.name) && slot.first.name == t.name;
+    });
+    if (!known)
+      return refuse("wanted only tensors of adapters that the layer has (lora_rank=" +
+                    std::to_string(config_.lora_rank) + ", expert_lora_rank=" +
+                    std::to_string(config_.expert_lora_rank) + "), found " + place_of(t));
+  }
   const AdapterCut cut(whole_, config_, options_.slice);
-  std::vector<std::pair<AdapterTensor, std::vector<std::byte>>> parts;
+  std::vector<std::pair<Tensor, std::vector<std::byte>>>
+      parts;  // the tensor of all adapters, and this adapter's bytes
   HostView host(device_);
-  for (const auto& [spec, tensor] : weight_slots(config_, &weights_)) {
+  for (const auto& [spec, tensor] : slots) {
     if (!spec.used || !of_adapters(spec.name)) continue;
     const auto found = checkpoint.find(spec.name);
     if (!found.ok())
@@ -118,18 +125,19 @@ Status LoadedMoe::replace_adapter(const Checkpoint& checkpoint, int64_t adapter)
     const std::vector<int64_t> shape = cut.shape(spec, experts);
     const bool known = checkpoint.holds(t, type) || (type == StoredType::kF32 && t.type == StoredType::kBF16);
     if (!known || t.shape != shape)
-      return {
-          known ? Code::kCorrupt : Code::kUnsupported,
-          place_of(t) + ": wanted " + stored_text(type, shape) + ", found " + stored_text(t.type, t.shape)};
+      return {known ? Code::kCorrupt : Code::kUnsupported,
+              "layer " + std::to_string(layer()) + ": " + place_of(t) + ": wanted " +
+                  stored_text(type, shape) + ", found " + stored_text(t.type, t.shape)};
     const auto near = host.tensor(t);
     if (!near.ok()) return near.status();
-    SLUICE_TRY(check_numbers(near.value(), Numbers::kFinite));
-    parts.emplace_back(AdapterTensor{spec, tensor}, cut.cut(spec, near.value()));
+    if (const Status finite = check_numbers(near.value(), Numbers::kFinite); !finite.ok())
+      return {finite.code, "layer " + std::to_string(layer()) + ": " + finite.message};
+    parts.emplace_back(*tensor, cut.cut(spec, near.value()));
   }
   // Everything is checked; now write.
-  for (const auto& [part, bytes] : parts)
-    SLUICE_TRY(device_.copy(part.to->as<std::byte>() + adapter * static_cast<int64_t>(bytes.size()),
-                            bytes.data(), bytes.size(), device_.stream()));
+  for (const auto& [all, bytes] : parts)
+    SLUICE_TRY(device_.copy(all.as<std::byte>() + adapter * static_cast<int64_t>(bytes.size()), bytes.data(),
+                            bytes.size(), device_.stream()));
   return device_.wait(device_.stream());
 }
 

@@ -40,7 +40,7 @@ using ByteSink = std::function<Status(std::span<const std::byte>)>;
 // (unless options.memory is set); pointers are valid as long as the object lives.
 class LoadedMoe {
  public:
-  // Allocates memory for a rank's weights without filling it; replace() or read_packed() fills it.
+  // Allocates memory for a rank's weights; replace() or read_packed() fills it. Only adapters of experts are set, to zero.
   // kOutOfMemory gives the bytes that the layer needs, including temporary memory of replace(), and the bytes
   // free. kInvalidArgument as in sliced().
   static Result<std::unique_ptr<LoadedMoe>> allocate(Device& device, const MoeConfig& whole,
@@ -63,7 +63,8 @@ class LoadedMoe {
   // Overwrites one LoRA adapter of the router and of the experts in place. The checkpoint has the tensors of weight_slots() whose names
   // contain "lora_", without their first dimension ("lora_a" [rank, hidden], "experts.up_lora_a" [experts, inner, width], a scale [1]), of
   // the whole layer; experts may be this rank's alone. Adapters of the experts are zeros until then. The layer must not run during the
-  // call. Everything is checked before the first byte is written; errors as in load_moe.
+  // call. Everything is checked before the first byte is written; errors as in load_moe. Temporary host memory: this rank's part of the
+  // adapter, and the largest tensor if it is in device memory.
   Status replace_adapter(const Checkpoint& checkpoint, int64_t adapter);
   // Does the same for the whole layer, including router and shared expert. CheckFirst::kNo: NaN and infinite
   // weights and expert ids out of range are found only while packing, as in load_moe; after such an error the

@@ -49,8 +49,12 @@ Status for_each_piece(size_t bytes, F f) {
   return {};
 }
 
-// Compares two lists of "name=value". kCorrupt names the first field that differs.
-Status same_config(std::string_view wanted, std::string_view found) {
+// Compares two configs as text. A field that `said` does not have is its default, because a file may be older than the field. kCorrupt names
+// the first field that differs.
+Status same_config(std::string_view wanted, const std::string& said) {
+  MoeConfig config;
+  const std::string text = parse_fields(said, &config).ok() ? fields_text(config) : said;
+  std::string_view found = text;
   while (true) {
     std::string_view name, value, other_name, other_value;
     const bool more = next_assignment(&wanted, &name, &value);

@@ -284,11 +284,15 @@ Status check_dense(const MoeConfig& c) {
 Status check_adapters(const MoeConfig& c) {
   if (has_adapters(c) != (c.lora_adapters > 0)) {
     const bool experts = c.expert_lora_rank > 0;
-    return invalid(std::string(experts ? "expert_lora_rank" : "lora_rank") +
+    return invalid(std::string(!has_adapters(c) ? "lora_rank or expert_lora_rank"
+                               : experts        ? "expert_lora_rank"
+                                                : "lora_rank") +
                    " and lora_adapters: wanted both above 0 or neither, found " +
                    std::to_string(experts ? c.expert_lora_rank : c.lora_rank) + " and " +
                    std::to_string(c.lora_adapters));
   }
+  if (c.lora_w != DType::kBF16 && c.lora_w != DType::kF32)
+    return invalid("lora_w: wanted bf16 or f32, found " + std::string(text(c.lora_w)));
   if (c.expert_lora_split && (c.expert_lora_rank == 0 || !is_gated(c.act)))
     return invalid("expert_lora_split: wanted 0 without adapters on the experts or without a gate, found 1");
   if (c.expert_lora_rank == 0) return {};

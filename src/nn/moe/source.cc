@@ -25,6 +25,7 @@ class Finder {
 
   Status all() {
     SLUICE_TRY(check_config());
+    SLUICE_TRY(no_adapters());
     if (!only_ && has_router(out_.whole)) SLUICE_TRY(routing());
     SLUICE_TRY(biases());
     SLUICE_TRY(names_.storage == ExpertStorage::kOneByOne ? one_by_one() : fused());
@@ -35,6 +36,20 @@ class Finder {
   }
 
  private:
+  // Adapters of experts come one at a time (LoadedMoe::replace_adapter).
+  Status no_adapters() const {
+    for (const char* name : {"experts.up_lora_a", "experts.up_lora_b", "experts.down_lora_a",
+                             "experts.down_lora_b", "experts.lora_scale"}) {
+      const CheckpointTensor* there = out_.checkpoint->find_if_there(name);
+      if (!there) continue;
+      return refuse(
+          out_.whole.expert_lora_rank > 0
+              ? "wanted adapters of experts one at a time, by replace_adapter, found " + place_of(*there)
+              : "expert_lora_rank: wanted above 0, because there is " + place_of(*there) + ", found 0");
+    }
+    return {};
+  }
+
   Status routing() {
     const MoeConfig& c = out_.whole;
     SLUICE_TRY(plain("router", names_.router, true,
@@ -53,11 +68,6 @@ class Finder {
   // adapters and the experts' activation parameters, under the names of weight_slots().
   Status beside() {
     MoeWeights unused;
-    for (const std::string name : {"experts.up_lora_a", "experts.up_lora_b", "experts.down_lora_a",
-                                   "experts.down_lora_b", "experts.lora_scale"})
-      if (const CheckpointTensor* there = out_.checkpoint->find_if_there(name))
-        return refuse("wanted adapters of experts one at a time, by replace_adapter, found " +
-                      place_of(*there));
     for (const auto& [spec, tensor] : weight_slots(out_.local, &unused)) {
       const bool of_experts = spec.name == "experts.act_params";
       if (!spec.used || !(of_experts || spec.name.starts_with("lora_"))) continue;

@@ -145,7 +145,8 @@ struct Inner {
     const B16 high = __float2bfloat16_rn(value);
     const float left = value - tile::to_f32(high);
     terms[at] = high;
-    terms[term + at] = __float2bfloat16_rn(isfinite(value) ? left : 0.f);  // infinity minus infinity is NaN
+    terms[term + at] =
+        __float2bfloat16_rn(isfinite(tile::to_f32(high)) ? left : 0.f);  // not x minus infinity
   }
   __device__ __forceinline__ void load(tile::Eight<B16>& out, int of_term, int row, int k) const {
     out.word[0] = *reinterpret_cast<const uint4*>(terms + of_term * term + row * pitch + k);
