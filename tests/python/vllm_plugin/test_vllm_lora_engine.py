@@ -91,8 +91,7 @@ def adapted_qwen3(tmp_path_factory):
     return {"model": str(model), "skip_tokenizer_init": True} | LORA, adapters, answers
 
 
-@pytest.mark.parametrize("more", [{}, {"tensor_parallel_size": 2}, {"tensor_parallel_size": 2, "enable_expert_parallel": True}],
-                         ids=["one rank", "tp2", "ep2"])
+@pytest.mark.parametrize("more", [{}, {"tensor_parallel_size": 2, "enable_expert_parallel": True}], ids=["one rank", "ep2"])
 def test_each_request_has_its_adapter(tmp_path, adapted_qwen3, more):
     """Three requests in one batch: two adapters, and none; also after the weights are loaded again."""
     engine, adapters, merged = adapted_qwen3
