@@ -137,7 +137,9 @@ void SchemaMerger::negate_keyword(const Json& schema, const std::string& key, co
       if (name.is_string())
         out->schemas.push_back({{"type", "object"}, {"properties", {{name.get<std::string>(), false}}}});
   } else if (key == "properties" && value.is_object()) {
-    for (const auto& [name, inside] : value.items()) {
+    for (const auto& item : value.items()) {
+      const std::string& name = item.key();
+      const Json& inside = item.value();
       // The negation of a schema with parts is made where it is needed, which may be nowhere.
       const bool has_parts = inside.is_object() && std::ranges::any_of(kParts, [&](const char* part) {
                                return inside.contains(part);
@@ -146,7 +148,7 @@ void SchemaMerger::negate_keyword(const Json& schema, const std::string& key, co
                       : types_that_fail(inside, depth) != 0 ? Negation{.schemas = {{{"not", inside}}}}
                                                             : Negation{};
       if (nots.untold != 0) out->untold |= kObject;
-      const auto with = [&name = name](Json& one) {
+      const auto with = [&name](Json& one) {
         return Json{
             {"type", "object"}, {"required", Json::array({name})}, {"properties", {{name, std::move(one)}}}};
       };
