@@ -30,6 +30,11 @@ bool becomes(const Checkpoint& checkpoint, const CheckpointTensor& t, DType dtyp
   return checkpoint.holds(t, stored_dense(dtype)) || (t.type == StoredType::kBF16 && dtype == DType::kF32);
 }
 
+// Bytes converted at a time.
+constexpr int64_t kStage = int64_t{4} << 20;
+
+}  // namespace
+
 Result<const CheckpointTensor*> find_dense(const Checkpoint& checkpoint, const std::string& name,
                                            const std::vector<int64_t>& shape, DType dtype) {
   const auto found = checkpoint.find(name);
@@ -41,11 +46,6 @@ Result<const CheckpointTensor*> find_dense(const Checkpoint& checkpoint, const s
                                                                  stored_text(stored_dense(dtype), shape) +
                                                                  ", found " + stored_text(t.type, t.shape)};
 }
-
-// Bytes converted at a time.
-constexpr int64_t kStage = int64_t{4} << 20;
-
-}  // namespace
 
 namespace {
 

@@ -29,6 +29,9 @@ struct DenseTensor {
   DType dtype = DType::kBF16;
   Numbers allowed = Numbers::kFinite;
 };
+// Finds a tensor of this shape that can be loaded as `dtype`; errors as in load_dense.
+Result<const CheckpointTensor*> find_dense(const Checkpoint& checkpoint, const std::string& name,
+                                           const std::vector<int64_t>& shape, DType dtype);
 // Loads a tensor on `threads` threads (0: one per processor), copied or converted from another number type
 // (weights/numbers.h). A caller's tensor is never converted, except from BF16 to f32. kUnsupported: the type
 // cannot be converted. kCorrupt: the tensor is missing, has another shape or contains a value that is not

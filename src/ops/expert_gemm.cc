@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "ops/activation_bounds.h"
 #include "ops/bounds.h"
 #include "ops/weight_bounds.h"
 
@@ -23,13 +24,7 @@ Refusal ExpertGemm::validate(const Problem& p) {
   need_float(r, "y", p.y);
   need_weight_format(r, format(p), p.width);
   r.need(!p.weighted || p.slots > 0, "slots > 0 (router weights belong to slots)", "slots", p.slots);
-  need_moderate(r, "alpha", p.alpha);
-  need_moderate(r, "beta", p.beta);
-  const bool has_limit = p.act == Activation::kSwiGluClamped || p.act == Activation::kSwiGluStep;
-  if (has_limit && !p.per_expert)
-    need_real(r, "limit", "above 0 (infinity is no limit)", p.limit > 0, p.limit);
-  r.need(!p.per_expert || has_limit, "an activation with parameters for per_expert",
-         std::string("act=") + std::string(word(p.act)));
+  need_activation(r, p.act, {p.alpha, p.beta, p.limit}, p.per_expert);
   return r;
 }
 

@@ -214,20 +214,19 @@ Bounded pre_activation(const ExpertGemm::Problem& p, const std::vector<Bounded>&
   return z;
 }
 
-// The error of rounding to y; a value close to the largest one may round to infinity.
-double rounding(DType y, Bounded v) {
-  if (std::isinf(v.value)) return 0;
-  const double reach = std::abs(v.value) + v.bound;
-  const double largest = y == DType::kBF16 ? 0x1.FEp127 : kExpertF32Max;
-  return reach <= largest ? half_ulp(y, reach) : kInfinity;
-}
-
 ActivationParams params_of(const ExpertGemm::Problem& p, const ExpertGemm::Args& a, int64_t e) {
   if (!p.per_expert) return {p.alpha, p.beta, p.limit};
   return {load(a.act_params, 3 * e), load(a.act_params, 3 * e + 1), load(a.act_params, 3 * e + 2)};
 }
 
 }  // namespace
+
+double rounding_error(DType y, Bounded v) {
+  if (std::isinf(v.value)) return 0;
+  const double reach = std::abs(v.value) + v.bound;
+  const double largest = y == DType::kBF16 ? 0x1.FEp127 : kExpertF32Max;
+  return reach <= largest ? half_ulp(y, reach) : kInfinity;
+}
 
 void one_by_one(int64_t count, const std::function<void(int64_t)>& f) {
   for (int64_t i = 0; i < count; ++i) f(i);
@@ -264,7 +263,7 @@ Expectations reference_given_x(const ExpertGemm::Problem& p, const ExpertGemm::A
         const Bounded out = activate(p.act, params, g, u);
         const auto at = static_cast<size_t>(r * p.features + i);
         y.value[at] = out.value;
-        y.bound[at] = out.bound + rounding(p.y, out);
+        y.bound[at] = out.bound + rounding_error(p.y, out);
         y.untouched[at] = 0;
       }
     });

@@ -16,4 +16,7 @@ Expectations reference_given_x(const ExpertGemm::Problem& problem, const ExpertG
                                const std::function<Bounded(int64_t row, int64_t k)>& x_at,
                                const Loop& loop = one_by_one);
 
+// The error of rounding to y; a value close to the largest one may round to infinity.
+double rounding_error(DType y, Bounded value);
+
 }  // namespace sluice

@@ -1,5 +1,6 @@
 #include "ops/expert_lora.h"
 
+#include "ops/activation_bounds.h"
 #include "ops/bounds.h"
 #include "ops/expert_gemm.h"
 
@@ -22,13 +23,7 @@ Refusal ExpertLora::validate(const Problem& p) {
   need_float(r, "w", p.w);
   need_float(r, "bias_type", p.bias_type);
   need_float(r, "y", p.y);
-  need_moderate(r, "alpha", p.alpha);
-  need_moderate(r, "beta", p.beta);
-  const bool has_limit = p.act == Activation::kSwiGluClamped || p.act == Activation::kSwiGluStep;
-  if (has_limit && !p.per_expert)
-    need_real(r, "limit", "above 0 (infinity is no limit)", p.limit > 0, p.limit);
-  r.need(!p.per_expert || has_limit, "an activation with parameters for per_expert",
-         std::string("act=") + std::string(word(p.act)));
+  need_activation(r, p.act, {p.alpha, p.beta, p.limit}, p.per_expert);
   r.need(!p.split || gated(p), "a gated activation for split",
          std::string("act=") + std::string(word(p.act)));
   return r;

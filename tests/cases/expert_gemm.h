@@ -4,6 +4,7 @@
 
 #include "cases/expert_gemm_scaled.h"
 #include "cases/expert_gemm_tiles.h"
+#include "cases/expert_rows.h"
 #include "cases/rare.h"
 #include "ops/expert_gemm.h"
 
@@ -50,30 +51,10 @@ class ExpertFill {
   }
 
  private:
-  // Experts in ascending order, as ops/group_rows.h places them, with gaps where `rows` leaves space.
   void rows() {
     const int64_t flat_slots = p_.slots > 0 ? p_.tokens * p_.slots : p_.rows;
     const int64_t assigned = fill_ == Fill::kEmpty ? 0 : std::min(p_.rows, flat_slots);
-    const int64_t favourite = random_.integer(0, p_.experts - 1);
-    std::vector<std::vector<int32_t>> of(static_cast<size_t>(p_.experts));
-    for (int64_t f = 0; f < assigned; ++f) {
-      const int64_t e = fill_ == Fill::kSkewed ? favourite : random_.integer(0, p_.experts - 1);
-      of[static_cast<size_t>(e)].push_back(static_cast<int32_t>(f));
-    }
-    int64_t next = 0, slack = p_.rows - assigned;
-    if (a_.order.present()) set_each(a_.order, [](int64_t, int64_t) { return -1; });
-    for (int64_t e = 0; e < p_.experts; ++e) {
-      const auto& mine = of[static_cast<size_t>(e)];
-      a_.row_begin.as<int32_t>()[e] = static_cast<int32_t>(next);
-      a_.row_count.as<int32_t>()[e] = static_cast<int32_t>(mine.size());
-      for (int32_t f : mine) {
-        if (a_.order.present()) a_.order.as<int32_t>()[next] = f;
-        ++next;
-      }
-      const int64_t gap = random_.integer(0, std::min<int64_t>(slack, 3));
-      next += gap, slack -= gap;
-    }
-    a_.row_begin.as<int32_t>()[p_.experts] = static_cast<int32_t>(next);
+    place_rows(a_, p_.experts, p_.rows, assigned, fill_, random_);
   }
 
   void inputs() {

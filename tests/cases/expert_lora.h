@@ -3,6 +3,7 @@
 #include <limits>
 #include <vector>
 
+#include "cases/expert_rows.h"
 #include "harness/cases.h"
 #include "ops/expert_lora.h"
 
@@ -30,21 +31,15 @@ struct Suite<ExpertLora> {
             .gathers = true,
             .bias = true};
   }
-  static P down(int64_t tokens, int64_t experts, int64_t features, int64_t width) {
-    return {.rows = tokens * 4,
-            .tokens = tokens,
-            .slots = 4,
-            .experts = experts,
-            .features = features,
-            .width = width,
-            .rank = 16,
-            .adapters = 3,
-            .bias = true};
-  }
   template <class F>
   static P with(P p, F change) {
     change(p);
     return p;
+  }
+
+  static P down(int64_t tokens, int64_t experts, int64_t features, int64_t width) {
+    return with(gate_up(tokens, experts, features, width),
+                [](P& p) { p.act = Activation::kIdentity, p.gathers = false; });
   }
 
   static std::vector<Case<ExpertLora>> cases() {
@@ -95,7 +90,7 @@ struct Suite<ExpertLora> {
 
   static void fill(const P& p, Fill fill, HostArgs<ExpertLora>& host, Random& random) {
     const auto& a = host.args();
-    rows(p, fill, a, random);
+    place_rows(a, p.experts, p.rows, std::min(p.rows, p.tokens * p.slots), fill, random);
     for (const Tensor& t : {a.x, a.a, a.b, a.z, a.bias}) fill_floats(t, fill, random);
     fill_floats(a.scale, Fill::kNormal, random);
     if (a.act_params.present())
@@ -142,28 +137,6 @@ struct Suite<ExpertLora> {
             .split = is_gated(act) && coin(r),
             .bias = coin(r),
             .settled = coin(r)};
-  }
-
- private:
-  // Assigns the slots of all tokens to experts in ascending order, with gaps where `rows` leaves space.
-  static void rows(const P& p, Fill fill, const ExpertLora::Args& a, Random& random) {
-    std::vector<std::vector<int32_t>> of(static_cast<size_t>(p.experts));
-    const int64_t favourite = random.integer(0, p.experts - 1);
-    for (int64_t f = 0; f < std::min(p.rows, p.tokens * p.slots); ++f) {
-      const int64_t e = fill == Fill::kSkewed ? favourite : random.integer(0, p.experts - 1);
-      of[static_cast<size_t>(e)].push_back(static_cast<int32_t>(f));
-    }
-    int64_t next = 0, slack = std::max<int64_t>(0, p.rows - p.tokens * p.slots);
-    set_each(a.order, [](int64_t, int64_t) { return -1; });
-    for (int64_t e = 0; e < p.experts; ++e) {
-      const auto& mine = of[static_cast<size_t>(e)];
-      a.row_begin.as<int32_t>()[e] = static_cast<int32_t>(next);
-      a.row_count.as<int32_t>()[e] = static_cast<int32_t>(mine.size());
-      for (int32_t f : mine) a.order.as<int32_t>()[next++] = f;
-      const int64_t gap = random.integer(0, std::min<int64_t>(slack, 3));
-      next += gap, slack -= gap;
-    }
-    a.row_begin.as<int32_t>()[p.experts] = static_cast<int32_t>(next);
   }
 };
 

@@ -87,9 +87,10 @@ Status LoadedMoe::clear_adapters() {
 }
 
 Status LoadedMoe::replace_adapter(const Checkpoint& checkpoint, int64_t adapter) {
-  const auto refuse = [&](const std::string& what) {
-    return invalid("layer " + std::to_string(layer()) + ": " + what);
+  const auto of_layer = [&](const Status& status) -> Status {
+    return {status.code, "layer " + std::to_string(layer()) + ": " + status.message};
   };
+  const auto refuse = [&](const std::string& what) { return of_layer(invalid(what)); };
   if (config_.lora_adapters == 0)
     return refuse("adapter: wanted a layer with adapters (lora_adapters above 0), found lora_adapters=0");
   if (adapter < 0 || adapter >= config_.lora_adapters)
@@ -116,22 +117,17 @@ Status LoadedMoe::replace_adapter(const Checkpoint& checkpoint, int64_t adapter)
   HostView host(device_);
   for (const auto& [spec, tensor] : slots) {
     if (!spec.used || !of_adapters(spec.name)) continue;
-    const auto found = checkpoint.find(spec.name);
-    if (!found.ok())
-      return {found.status().code, "layer " + std::to_string(layer()) + ": " + found.status().message};
+    const std::string name(spec.name);
+    const CheckpointTensor* there = checkpoint.find_if_there(name);
+    const bool of_this_rank = there && !there->shape.empty() && cut.may_have(there->shape[0]);
+    const auto found = find_dense(
+        checkpoint, name, cut.shape(spec, of_this_rank ? there->shape[0] : whole_.experts), spec.dtype);
+    if (!found.ok()) return of_layer(found.status());
     const CheckpointTensor& t = *found.value();
-    const StoredType type = spec.dtype == DType::kF32 ? StoredType::kF32 : StoredType::kBF16;
-    const int64_t experts = !t.shape.empty() && cut.may_have(t.shape[0]) ? t.shape[0] : whole_.experts;
-    const std::vector<int64_t> shape = cut.shape(spec, experts);
-    const bool known = checkpoint.holds(t, type) || (type == StoredType::kF32 && t.type == StoredType::kBF16);
-    if (!known || t.shape != shape)
-      return {known ? Code::kCorrupt : Code::kUnsupported,
-              "layer " + std::to_string(layer()) + ": " + place_of(t) + ": wanted " +
-                  stored_text(type, shape) + ", found " + stored_text(t.type, t.shape)};
     const auto near = host.tensor(t);
     if (!near.ok()) return near.status();
     if (const Status finite = check_numbers(near.value(), Numbers::kFinite); !finite.ok())
-      return {finite.code, "layer " + std::to_string(layer()) + ": " + finite.message};
+      return of_layer(finite);
     parts.emplace_back(*tensor, cut.cut(spec, near.value()));
   }
   // Everything is checked; now write.
