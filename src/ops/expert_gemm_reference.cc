@@ -79,10 +79,9 @@ double weight_code(const ExpertGemm::Problem& p, const ExpertGemm::Args& a, int6
     const FragmentRow at = fragment_row(is_gated(p.act), i, up);
     if (p.w == DType::kBF16)
       return to_float(reinterpret_cast<const BF16*>(bytes)[fragment_bf16_index(s, at, k)]);
-    const FragmentCode c = p.w == DType::kE4M3 ? fragment_code8(s, at, k) : fragment_code(s, at, k);
+    if (p.w == DType::kE4M3) return to_float(E4M3{bytes[fragment_code8_index(s, at, k)]});
+    const FragmentCode c = fragment_code(s, at, k);
     const uint32_t word = reinterpret_cast<const uint32_t*>(bytes)[c.word];
-    if (p.w == DType::kE4M3)
-      return to_float(E4M3{static_cast<uint8_t>(fragment_code8_of(fragment_pair8(word, c.pair), c.half))});
     return kE2M1Values[fragment_code_of(fragment_pair(word, c.pair), c.half)];
   }
   const PanelShape s = ExpertGemm::panels(p);

@@ -10,8 +10,9 @@
 // e2m1       A block is 2048 bytes: four 32-bit words for each of 128 threads. Word j is the thread's A operand of k step j, a wgmma
 //            m64nNk16. A word holds four pairs of codes, one for each 32-bit register; its bits are placed so that two or
 //            three instructions turn a pair into bf16: fragment_pair().
-// e4m3       A block is 4096 bytes, in two planes. In the first plane each thread has two words for step 0 and two for step 1; in the second plane
-//            it has two for step 2 and two for step 3. A word holds two pairs of codes, for registers 0 and 1 or 2 and 3: fragment_pair8().
+// e4m3       A block is 4096 bytes, in two planes of two k steps. In a plane each thread has four words: a row's codes of the first step, those of
+//            the row 8 below it, and the same for the second step. They are the A operand of an FP8 wgmma m64nNk32, if the
+//            columns of x are in the order of fragment_column8(). fragment_pair8() turns a pair into bf16.
 // Scales     of mx: [row blocks][k blocks][128] bytes, one 32-bit word for each row pair (r, r + 8) of a block, and then
 //            [row blocks][64] bytes `top`: the row's largest scale that is not NaN (0 if all are NaN). A scale
 //            is stored relative to `top`, as the exponent field of a bf16: 254 + scale - top, 0 to 254; 255 for NaN,
@@ -160,41 +161,26 @@ SLUICE_HOST_DEVICE constexpr uint32_t fragment_word(uint32_t bits, int pair) {
   }
 }
 
-// e4m3: like fragment_code(), for blocks of 4096 bytes whose words hold two pairs.
-SLUICE_HOST_DEVICE constexpr FragmentCode fragment_code8(const FragmentShape& s, FragmentRow r, int64_t k) {
-  const int64_t block = r.block * s.k_blocks + k / kFragmentWidth, step = k % kFragmentWidth / 16;
-  const int64_t thread = r.row / 16 * 32 + r.row % 8 * 4 + k % 8 / 2, upper = k % 16 / 8;
-  return {block * (kFragmentCode8Bytes / 4) + step / 2 * (kFragmentThreads * 4) + thread * 4 + step % 2 * 2 +
-              upper,
-          static_cast<int>(r.row % 16 / 8), static_cast<int>(k % 2)};
+// e4m3: the place of column k of x among the columns that a word's bytes have, and the offset of the code of row r at k.
+// A thread has columns 2 c, 8 + 2 c, 2 c + 1 and 9 + 2 c of every 16 (c = thread % 4), in this order.
+SLUICE_HOST_DEVICE constexpr int64_t fragment_column8(int64_t k) {
+  return k / 16 * 16 + k % 8 / 2 * 4 + k % 2 * 2 + k % 16 / 8;
 }
-// The bits of a decoded pair of e4m3 codes: each 16-bit half has a code s e3..e0 m2..m0 at bits 15 and 10 to 4. Read as bf16,
-// this is the code's value times 2^-120, for subnormal codes too.
-constexpr uint32_t kFragmentMask8 = 0x87F087F0;
-SLUICE_HOST_DEVICE constexpr uint32_t fragment_pair8_of(uint32_t low_code, uint32_t high_code) {
-  const uint32_t both = low_code | high_code << 16;
-  return (both & 0x00800080) << 8 | (both & 0x007F007F) << 4;
+SLUICE_HOST_DEVICE constexpr int64_t fragment_code8_index(const FragmentShape& s, FragmentRow r, int64_t k) {
+  const int64_t block = r.block * s.k_blocks + k / kFragmentWidth,
+                column = fragment_column8(k % kFragmentWidth);
+  const int64_t plane = column / 32, step = column / 16 % 2,
+                thread = r.row / 16 * 32 + r.row % 8 * 4 + column / 4 % 4;
+  return block * kFragmentCode8Bytes + (plane * kFragmentThreads + thread) * 16 + step * 8 +
+         r.row % 16 / 8 * 4 + column % 4;
 }
-SLUICE_HOST_DEVICE constexpr uint32_t fragment_code8_of(uint32_t pair, int half) {
-  const uint32_t bits = pair >> (16 * half);
-  return (bits >> 8 & 0x80) | (bits >> 4 & 0x7F);
-}
-// Extracts pair `pair` of a word, as kernels do: the first pair without a shift, the second as the exclusive or of two shifts.
+// Pair `pair` of a word: its bytes 0 and 2, or 1 and 3. Each 16-bit half has a code s e3..e0 m2..m0 at bits 15 and 10 to 4.
+// Read as bf16, this is the code's value times 2^-120, for subnormal codes too.
 SLUICE_HOST_DEVICE constexpr uint32_t fragment_pair8(uint32_t word, int pair) {
-  return (pair == 0 ? word : word << 4 ^ word >> 4) & kFragmentMask8;
-}
-// The word whose second pair is `bits` and whose first pair is 0.
-SLUICE_HOST_DEVICE constexpr uint32_t fragment_word8_second(uint32_t bits) {
-  // Extraction xors two bits of the word per bit of the pair. Here one of the two is 0. Bits 27 to 3 depend on each
-  // other, so they are solved from the highest to the lowest.
-  uint32_t word = (bits & 0x07000700) << 4 | (bits & 0x00700070) >> 4;
-  const uint32_t b27 = bits >> 31, b19 = (bits >> 23 & 1) ^ b27, b11 = (bits >> 15 & 1) ^ b19,
-                 b3 = (bits >> 7 & 1) ^ b11;
-  return word | b27 << 27 | b19 << 19 | b11 << 11 | b3 << 3;
-}
-// The inverse of fragment_pair8(): the word whose pair `pair` is `bits` and whose other pair is 0. Linear, like fragment_word().
-SLUICE_HOST_DEVICE constexpr uint32_t fragment_word8(uint32_t bits, int pair) {
-  return pair == 0 ? bits ^ fragment_word8_second(fragment_pair8(bits, 1)) : fragment_word8_second(bits);
+  constexpr uint32_t kNumbers = 0x07F007F0;
+  const uint32_t signs = word & 0x80808080;
+  return pair == 0 ? (word << 4 & kNumbers) | (signs << 8 & ~kNumbers)
+                   : (word >> 4 & kNumbers) | (signs & ~kNumbers);
 }
 
 // nv: the offset of the scale byte of row r at k, the stored byte of an e4m3 scale and its inverse, and the multiplier of a

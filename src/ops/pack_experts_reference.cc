@@ -98,13 +98,15 @@ void pack_codes(const PackExperts::Problem& p, FragmentRow at, const PackedRow& 
   const FragmentShape s = PackExperts::shape(p);
   for (int64_t k = 0; k < p.width; ++k) {
     const uint32_t code = row.codes[static_cast<size_t>(k)];
-    const bool e4m3 = p.w == DType::kE4M3;
-    const FragmentCode c = e4m3 ? fragment_code8(s, at, k) : fragment_code(s, at, k);
+    if (p.w == DType::kE4M3) {
+      to[fragment_code8_index(s, at, k)] = static_cast<uint8_t>(code);
+      continue;
+    }
+    const FragmentCode c = fragment_code(s, at, k);
     const uint32_t low = c.half ? 0 : code, high = c.half ? code : 0;
     uint32_t word;
     std::memcpy(&word, to + 4 * c.word, sizeof word);
-    word ^= e4m3 ? fragment_word8(fragment_pair8_of(low, high), c.pair)
-                 : fragment_word(fragment_pair_of(low, high), c.pair);
+    word ^= fragment_word(fragment_pair_of(low, high), c.pair);
     std::memcpy(to + 4 * c.word, &word, sizeof word);
   }
 }
@@ -187,16 +189,15 @@ Expectations unpack(const PackExperts::Problem& p, const PackExperts::Args& a) {
       for (int64_t k = 0; !f.scaled() && k < p.width; ++k)
         std::copy_n(from + 2 * fragment_bf16_index(s, at, k), 2, to + 2 * k);
       for (int64_t k = 0; f.scaled() && k < p.width; ++k) {
-        const bool e4m3 = p.w == DType::kE4M3;
-        const FragmentCode c = e4m3 ? fragment_code8(s, at, k) : fragment_code(s, at, k);
+        if (p.w == DType::kE4M3) {
+          to[k] = from[fragment_code8_index(s, at, k)];
+          continue;
+        }
+        const FragmentCode c = fragment_code(s, at, k);
         uint32_t word;
         std::memcpy(&word, from + 4 * c.word, sizeof word);
-        if (e4m3) {
-          to[k] = static_cast<uint8_t>(fragment_code8_of(fragment_pair8(word, c.pair), c.half));
-        } else {
-          to[k / 2] = static_cast<uint8_t>(to[k / 2] | fragment_code_of(fragment_pair(word, c.pair), c.half)
-                                                           << (k % 2 * 4));
-        }
+        to[k / 2] = static_cast<uint8_t>(to[k / 2] | fragment_code_of(fragment_pair(word, c.pair), c.half)
+                                                         << (k % 2 * 4));
       }
       if (f.scaled()) unpack_scales(p, at, from_scales, scales.data() + flat * scale_bytes);
     }

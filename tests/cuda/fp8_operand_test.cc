@@ -14,9 +14,7 @@
 namespace sluice {
 namespace {
 
-using cuda::tile::e4m3_bytes;
 using cuda::tile::e5m2_bytes;
-using cuda::tile::fp8_column;
 
 double e5m2_value(uint32_t byte) {
   const int exponent = static_cast<int>(byte >> 2 & 31);
@@ -29,8 +27,8 @@ uint32_t bf16_bits(double value) { return std::bit_cast<uint32_t>(static_cast<fl
 TEST(Fp8Operand, ColumnsOfSixteenAreAPermutation) {
   std::vector<int> seen(64);
   for (int64_t k = 0; k < 64; ++k) {
-    EXPECT_EQ(fp8_column(k) / 16, k / 16);
-    ++seen[static_cast<size_t>(fp8_column(k))];
+    EXPECT_EQ(fragment_column8(k) / 16, k / 16);
+    ++seen[static_cast<size_t>(fragment_column8(k))];
   }
   EXPECT_EQ(seen, std::vector<int>(64, 1));
 }
@@ -39,34 +37,25 @@ TEST(Fp8Operand, ColumnsOfSixteenAreAPermutation) {
 TEST(Fp8Operand, E4m3CodesMeetTheirColumns) {
   const FragmentShape shape{1, 1};
   Random random(7);
-  std::vector<uint32_t> words(static_cast<size_t>(kFragmentCode8Bytes / 4));
-  std::vector<uint8_t> codes(64 * 64);
+  std::vector<uint8_t> packed(static_cast<size_t>(kFragmentCode8Bytes)), codes(64 * 64);
   for (int64_t row = 0; row < 64; ++row)
-    for (int64_t k = 0; k < 64; ++k) {
-      uint8_t& code = codes[static_cast<size_t>(row * 64 + k)];
-      code = static_cast<uint8_t>(random.bits());
-      const FragmentCode at = fragment_code8(shape, {0, row}, k);
-      const uint32_t pair = at.half == 0 ? fragment_pair8_of(code, 0) : fragment_pair8_of(0, code);
-      words[static_cast<size_t>(at.word)] ^= fragment_word8(pair, at.pair);
-    }
+    for (int64_t k = 0; k < 64; ++k)
+      packed[static_cast<size_t>(fragment_code8_index(shape, {0, row}, k))] =
+          codes[static_cast<size_t>(row * 64 + k)] = static_cast<uint8_t>(random.bits());
   for (int64_t t = 0; t < kFragmentThreads; ++t)
-    for (int64_t product = 0; product < 2; ++product) {
-      const uint32_t* four = words.data() + product * kFragmentThreads * 4 + t * 4;
-      for (int64_t h = 0; h < 2; ++h) {
-        uint32_t rows[2];
-        e4m3_bytes(rows, four[2 * h], four[2 * h + 1]);
+    for (int64_t product = 0; product < 2; ++product)
+      for (int64_t h = 0; h < 2; ++h)
         for (int64_t u = 0; u < 2; ++u)
           for (int64_t b = 0; b < 4; ++b) {
             const int64_t row = 16 * (t / 32) + t % 32 / 4 + 8 * u,
                           column = 32 * product + 16 * h + 4 * (t % 4) + b;
+            const uint8_t operand =
+                packed[static_cast<size_t>((product * kFragmentThreads + t) * 16 + (u + 2 * h) * 4 + b)];
             for (int64_t k = 0; k < 64; ++k) {
-              if (fp8_column(k) != column) continue;
-              ASSERT_EQ(rows[u] >> (8 * b) & 0xff, codes[static_cast<size_t>(row * 64 + k)])
-                  << "row " << row << ", k " << k;
+              if (fragment_column8(k) != column) continue;
+              ASSERT_EQ(operand, codes[static_cast<size_t>(row * 64 + k)]) << "row " << row << ", k " << k;
             }
           }
-      }
-    }
 }
 
 TEST(Fp8Operand, Mxfp4CodesMeetTheirColumns) {
@@ -99,7 +88,7 @@ TEST(Fp8Operand, Mxfp4CodesMeetTheirColumns) {
         for (int64_t b = 0; b < 4; ++b) {
           const int64_t row = 16 * (t / 32) + t % 32 / 4 + 8 * u, column = 16 * step + 4 * (t % 4) + b;
           for (int64_t k = 0; k < 64; ++k) {
-            if (fp8_column(k) != column) continue;
+            if (fragment_column8(k) != column) continue;
             ASSERT_EQ(e5m2_value(bytes >> (8 * b) & 0xff),
                       std::ldexp(kE2M1Values[codes[static_cast<size_t>(row * 64 + k)]], 13))
                 << "row " << row << ", k " << k;

@@ -39,11 +39,9 @@ class PackedWeights {
 
  private:
   double code(FragmentRow r, int64_t k) const {
-    const bool e4m3 = format_.w == DType::kE4M3;
-    const FragmentCode c = e4m3 ? fragment_code8(shape_, r, k) : fragment_code(shape_, r, k);
+    if (format_.w == DType::kE4M3) return to_float(E4M3{w_[fragment_code8_index(shape_, r, k)]});
+    const FragmentCode c = fragment_code(shape_, r, k);
     const uint32_t word = reinterpret_cast<const uint32_t*>(w_)[c.word];
-    if (e4m3)
-      return to_float(E4M3{static_cast<uint8_t>(fragment_code8_of(fragment_pair8(word, c.pair), c.half))});
     return kE2M1Values[fragment_code_of(fragment_pair(word, c.pair), c.half)];
   }
   double scale(FragmentRow r, int64_t k) const {

@@ -113,6 +113,7 @@ struct Mxfp8Codes : CodesOf<DType::kE4M3, WeightScales::kMx> {
 struct Fp8RowCodes : CodesOf<DType::kE4M3, WeightScales::kRows> {
   struct Block {
     CodeWords8 codes;
+    __device__ __forceinline__ void load_scales(uint32_t) {}
     __device__ __forceinline__ void load(uint32_t codes_at, uint32_t) { codes.load(codes_at); }
     template <int kStep>
     __device__ __forceinline__ void decode(uint32_t (&a)[4]) const {
@@ -125,9 +126,11 @@ struct Fp8BlockCodes : CodesOf<DType::kE4M3, WeightScales::kBlocks> {
   struct Block {
     CodeWords8 codes;
     uint2 scale, factor;  // f32 of the thread's row and of the row 8 below it
+    __device__ __forceinline__ void load_scales(uint32_t at) {
+      scale = tile::load_shared_pair(at), factor = tile::load_shared_pair(at + 16);
+    }
     __device__ __forceinline__ void load(uint32_t codes_at, uint32_t scales_at) {
-      codes.load(codes_at);
-      scale = tile::load_shared_pair(scales_at), factor = tile::load_shared_pair(scales_at + 16);
+      codes.load(codes_at), load_scales(scales_at);
     }
     template <int kStep>
     __device__ __forceinline__ void decode(uint32_t (&a)[4]) const {
@@ -136,7 +139,7 @@ struct Fp8BlockCodes : CodesOf<DType::kE4M3, WeightScales::kBlocks> {
   };
 };
 
-// The same bytes as operands of FP8 products, with rows of x in e4m3 (fp8_operand.cuh); a product takes 32 values of k.
+// The same bytes as operands of FP8 products, with rows of x in e4m3; a product takes 32 values of k.
 
 // A weight is decoded to e5m2 as its code times 2^(scale - top + 13), exact from scale - top = -28 on.
 struct Mxfp4Fp8Codes : Mxfp4Codes {
@@ -162,19 +165,11 @@ struct Mxfp4Fp8Codes : Mxfp4Codes {
   };
 };
 
-// e4m3 codes are operands as they are.
+// e4m3 codes are operands as they are (tile/operands.cuh).
 template <class Codes>
 struct Fp8Codes : Codes {
   static constexpr tile::Operands kOperands = tile::Operands::kE4M3;
   static constexpr int kProducts = 2;
-  struct Block : Codes::Block {
-    template <int kProduct>
-    __device__ __forceinline__ void decode(uint32_t (&a)[4]) const {
-      const uint4& four = this->codes.words[kProduct];
-      tile::e4m3_bytes(reinterpret_cast<uint32_t(&)[2]>(a[0]), four.x, four.y);
-      tile::e4m3_bytes(reinterpret_cast<uint32_t(&)[2]>(a[2]), four.z, four.w);
-    }
-  };
 };
 
 }  // namespace sluice::cuda

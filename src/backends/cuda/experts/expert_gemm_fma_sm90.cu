@@ -102,11 +102,9 @@ struct Weights {
       const FragmentRow r{at.block, at.row};
       if constexpr (kW == DType::kBF16)
         return __bfloat162float(numbers[fragment_bf16_index(fragments, r, k)]);
-      const FragmentCode c =
-          kW == DType::kE4M3 ? fragment_code8(fragments, r, k) : fragment_code(fragments, r, k);
+      if constexpr (kW == DType::kE4M3) return value8(w[fragment_code8_index(fragments, r, k)]);
+      const FragmentCode c = fragment_code(fragments, r, k);
       const uint32_t word = reinterpret_cast<const uint32_t*>(w)[c.word];
-      if constexpr (kW == DType::kE4M3)
-        return value8(fragment_code8_of(fragment_pair8(word, c.pair), c.half));
       return value(fragment_code_of(fragment_pair(word, c.pair), c.half));
     } else if constexpr (kLayout == WeightLayout::kPanels16) {
       const PanelRow r{at.block, at.row};

@@ -117,19 +117,12 @@ __device__ __forceinline__ bool hides(const Parameters& p, const RowBlock& at, i
   return stored == 0 || stored == kFragmentNvNan;
 }
 
-// The place of a pair in a word of packed codes: its row, and the first of its two columns.
+// The place of a pair in a word of packed codes of e2m1: its row, and the first of its two columns.
 struct PairAt {
   int row;
   int64_t k;
 };
-__device__ __forceinline__ PairAt pair8_at(int64_t word, int pair) {
-  const int in_block = static_cast<int>(word % (kFragmentCode8Bytes / 4)),
-            plane = in_block / (4 * kGroupThreads), thread = in_block / 4 % kGroupThreads,
-            step = plane * 2 + in_block % 4 / 2, upper = in_block % 2;
-  return {thread / 32 * 16 + thread % 32 / 4 + 8 * pair,
-          word / (kFragmentCode8Bytes / 4) * kFragmentWidth + step * 16 + upper * 8 + thread % 4 * 2};
-}
-__device__ __forceinline__ PairAt pair4_at(int64_t word, int pair) {
+__device__ __forceinline__ PairAt pair_at(int64_t word, int pair) {
   const int in_block = static_cast<int>(word % (kFragmentCodeBytes / 4)), thread = in_block / 4,
             step = in_block % 4;
   return {thread / 32 * 16 + thread % 32 / 4 + 8 * (pair % 2),
@@ -137,33 +130,58 @@ __device__ __forceinline__ PairAt pair4_at(int64_t word, int pair) {
 }
 
 template <bool kUnpack>
-__device__ inline void move_scaled_codes(const Parameters& p, const RowBlock& at, const Shared& shared) {
-  const bool e4m3 = p.problem.w == DType::kE4M3;
-  const int64_t width = p.problem.width,
-                words = at.shape.k_blocks * (e4m3 ? kFragmentCode8Bytes : kFragmentCodeBytes) / 4;
+__device__ inline void move_codes_of_e2m1(const Parameters& p, const RowBlock& at, const Shared& shared) {
+  const int64_t words = at.shape.k_blocks * kFragmentCodeBytes / 4;
   auto* packed = reinterpret_cast<uint32_t*>(at.codes);
   for (int64_t i = threadIdx.x; i < words; i += kThreads) {
     uint32_t word = kUnpack ? packed[i] : 0;
-    for (int pair = 0; pair < (e4m3 ? 2 : 4); ++pair) {
-      const PairAt here = e4m3 ? pair8_at(i, pair) : pair4_at(i, pair);
-      if (shared.row[here.row] < 0 || here.k >= width) continue;
-      uint8_t* row = at.rows + shared.row[here.row] * p.row_bytes;
+    for (int pair = 0; pair < 4; ++pair) {
+      const PairAt here = pair_at(i, pair);
+      if (shared.row[here.row] < 0 || here.k >= p.problem.width) continue;
+      uint8_t& two = at.rows[shared.row[here.row] * p.row_bytes + here.k / 2];
       if constexpr (kUnpack) {
-        if (e4m3) {
-          const uint32_t bits = fragment_pair8(word, pair);
-          row[here.k] = static_cast<uint8_t>(fragment_code8_of(bits, 0));
-          if (here.k + 1 < width) row[here.k + 1] = static_cast<uint8_t>(fragment_code8_of(bits, 1));
-        } else {
-          const uint32_t bits = fragment_pair(word, pair);
-          row[here.k / 2] = static_cast<uint8_t>(fragment_code_of(bits, 0) | fragment_code_of(bits, 1) << 4);
-        }
+        const uint32_t bits = fragment_pair(word, pair);
+        two = static_cast<uint8_t>(fragment_code_of(bits, 0) | fragment_code_of(bits, 1) << 4);
       } else if (!hides(p, at, here.row, here.k)) {
-        word ^= e4m3 ? fragment_word8(
-                           fragment_pair8_of(row[here.k], here.k + 1 < width ? row[here.k + 1] : 0), pair)
-                     : fragment_word(fragment_pair_of(row[here.k / 2] & 15, row[here.k / 2] >> 4), pair);
+        word ^= fragment_word(fragment_pair_of(two & 15, two >> 4), pair);
       }
     }
     if (!kUnpack) packed[i] = word;
+  }
+}
+
+template <bool kUnpack>
+__device__ inline void move_codes_of_e4m3(const Parameters& p, const RowBlock& at, const Shared& shared) {
+  const int64_t words = at.shape.k_blocks * kFragmentCode8Bytes / 4;
+  auto* packed = reinterpret_cast<uint32_t*>(at.codes);
+  for (int64_t i = threadIdx.x; i < words; i += kThreads) {
+    // The word's row, and its first column.
+    const int in_block = static_cast<int>(i % (kFragmentCode8Bytes / 4)),
+              thread = in_block / 4 % kGroupThreads,
+              row = thread / 32 * 16 + thread % 32 / 4 + in_block % 2 * 8;
+    const int64_t first = i / (kFragmentCode8Bytes / 4) * kFragmentWidth +
+                          in_block / (4 * kGroupThreads) * 32 + in_block % 4 / 2 * 16 + thread % 4 * 2;
+    uint32_t word = kUnpack ? packed[i] : 0;
+    for (int b = 0; b < 4 && shared.row[row] >= 0; ++b) {
+      const int64_t k = first + b % 2 * 8 + b / 2;
+      if (k >= p.problem.width) continue;
+      uint8_t& code = at.rows[shared.row[row] * p.row_bytes + k];
+      if constexpr (kUnpack) {
+        code = static_cast<uint8_t>(word >> 8 * b);
+      } else if (!hides(p, at, row, k)) {
+        word |= static_cast<uint32_t>(code) << 8 * b;
+      }
+    }
+    if (!kUnpack) packed[i] = word;
+  }
+}
+
+template <bool kUnpack>
+__device__ inline void move_scaled_codes(const Parameters& p, const RowBlock& at, const Shared& shared) {
+  if (p.problem.w == DType::kE4M3) {
+    move_codes_of_e4m3<kUnpack>(p, at, shared);
+  } else {
+    move_codes_of_e2m1<kUnpack>(p, at, shared);
   }
 }
 

@@ -1,5 +1,5 @@
 // Converts e4m3 codes in the layout `fragments` (ops/fragment_layout.h) to
-// wgmma registers: 12 instructions for 8 weights. Also computes the multipliers
+// wgmma registers in bf16: 16 instructions for 8 weights. Also computes the multipliers
 // of nv formats (one scale per 16 columns) and the factors of row sums for mx.
 #pragma once
 #include <cuda_bf16.h>
@@ -12,13 +12,13 @@
 namespace sluice::cuda::tile {
 
 // Decodes 8 codes (two rows, four values of k each) to the A operand of one k16 step. scale: the multipliers of the two rows.
-__device__ __forceinline__ void decode_fragment8(uint32_t (&a)[4], uint32_t lower_k, uint32_t upper_k,
+__device__ __forceinline__ void decode_fragment8(uint32_t (&a)[4], uint32_t row, uint32_t row_below,
                                                  __nv_bfloat162 scale) {
-  const __nv_bfloat162 upper = __low2bfloat162(scale), lower = __high2bfloat162(scale);
-  a[0] = scaled(fragment_pair8(lower_k, 0), upper);
-  a[1] = scaled(fragment_pair8(lower_k, 1), lower);
-  a[2] = scaled(fragment_pair8(upper_k, 0), upper);
-  a[3] = scaled(fragment_pair8(upper_k, 1), lower);
+  const __nv_bfloat162 of_row = __low2bfloat162(scale), below = __high2bfloat162(scale);
+  a[0] = scaled(fragment_pair8(row, 0), of_row);
+  a[1] = scaled(fragment_pair8(row_below, 0), below);
+  a[2] = scaled(fragment_pair8(row, 1), of_row);
+  a[3] = scaled(fragment_pair8(row_below, 1), below);
 }
 
 __device__ __forceinline__ __nv_bfloat162 as_pair(uint32_t bits) {

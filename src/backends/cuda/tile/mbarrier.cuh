@@ -194,6 +194,12 @@ __device__ __forceinline__ void sync_threads(int number) {
   asm volatile("bar.sync %0, %1;" ::"r"(number), "n"(kThreads) : "memory");
 }
 
+// Arrives at a named barrier at which other threads of the kThreads wait.
+template <int kThreads>
+__device__ __forceinline__ void arrive_threads(int number) {
+  asm volatile("bar.arrive %0, %1;" ::"r"(number), "n"(kThreads) : "memory");
+}
+
 // Proxy fence: this thread's earlier writes to shared memory come before bulk copies and wgmma that are issued after this thread arrives at a barrier.
 __device__ __forceinline__ void fence_for_async() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");

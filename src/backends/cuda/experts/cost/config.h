@@ -101,8 +101,8 @@ inline constexpr TileKernel kMxfp4Fp8Tiles[] = {
     {128, 160, 32, 256, 2, XSource::kInOrder, PairShares::kRowsOfX},
 };
 inline constexpr TileKernel kE4m3Fp8Tiles[] = {
-    {192, 64, 16, 112, 2, XSource::kThreads},
-    {192, 112, 16, 160, 2, XSource::kInOrder, PairShares::kRowsOfX},
+    {128, 64, 16, 112, 2, XSource::kThreads},
+    {128, 112, 16, 160, 2, XSource::kInOrder, PairShares::kRowsOfX},
     {128, 160, 32, 256, 2, XSource::kInOrder, PairShares::kRowsOfX},
 };
 

@@ -19,7 +19,7 @@ namespace sluice::cuda {
 template <class Codes_>
 struct DecodedBlocks {
   using Codes = Codes_;
-  static constexpr bool kDecodes = true;
+  static constexpr bool kDecodes = true, kStaggers = false;
   static constexpr int kCodeBytes = Codes::kCodeBytes, kScaleBytes = Codes::kScaleBytes;  // per k block
   // K blocks in a row of 128 bytes of x.
   static constexpr int kBlocksOfRow = Codes::kOperands == tile::Operands::kBF16 ? 1 : 2;
@@ -67,7 +67,7 @@ struct DecodedBlocks {
     return previous;
   }
 
- private:
+ protected:
   // Addresses of the thread's codes and scales in a k block of the first row block, and the wgmma descriptor of x.
   struct Step {
     uint32_t words, scales;
@@ -192,7 +192,7 @@ using Mxfp4Blocks = DecodedBlocks<Mxfp4Codes>;
 
 // Mainloop of one tile for bf16: two wgmma groups are in flight, one per k block. d: sums of N or more rows of x.
 struct Bf16Blocks {
-  static constexpr bool kDecodes = false;
+  static constexpr bool kDecodes = false, kStaggers = false;
   static constexpr int kBlocksOfRow = 1;
   static constexpr int kCodeBytes = static_cast<int>(fragment_code_bytes(DType::kBF16)), kScaleBytes = 0;
 

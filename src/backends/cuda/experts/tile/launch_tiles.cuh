@@ -1,5 +1,6 @@
 // The host's launches of the kernels of tiles.cuh: one for each entry of tile_kernels().
 #pragma once
+#include "backends/cuda/experts/tile/operands.cuh"
 #include "backends/cuda/experts/tile/tile_call.h"
 #include "backends/cuda/experts/tile/tiles.cuh"
 #include "backends/cuda/launch.h"
@@ -79,7 +80,7 @@ struct BlocksOf<Fp8BlockCodes::kFormat> {
 template <WeightFormat kFormat>
 struct Fp8BlocksOf {
   using Codes = typename BlocksOf<kFormat>::Type::Codes;
-  using Type = DecodedBlocks<Fp8Codes<Codes>>;
+  using Type = OperandBlocks<Fp8Codes<Codes>>;
 };
 template <>
 struct Fp8BlocksOf<Mxfp4Codes::kFormat> {

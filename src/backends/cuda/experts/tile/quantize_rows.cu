@@ -7,7 +7,7 @@
 #include "backends/cuda/experts/tile/tile_call.h"
 #include "backends/cuda/launch.h"
 #include "backends/cuda/tile/dependent.cuh"
-#include "backends/cuda/tile/fp8_operand.cuh"
+#include "ops/fragment_layout.h"
 
 namespace sluice::cuda {
 namespace {
@@ -52,10 +52,11 @@ __device__ __forceinline__ __nv_bfloat162 pair_of(uint32_t bits) {
 }
 
 // Two values as e4m3 times `multiplier`, saturated, the first in the low byte.
-__device__ __forceinline__ uint32_t rounded(uint32_t pair, float multiplier) {
-  const float2 v = __bfloat1622float2(pair_of(pair));
+__device__ __forceinline__ uint32_t rounded(float first, float second, float multiplier) {
   uint16_t out;
-  asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(out) : "f"(v.y * multiplier), "f"(v.x * multiplier));
+  asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;"
+      : "=h"(out)
+      : "f"(second * multiplier), "f"(first * multiplier));
   return out;
 }
 
@@ -67,14 +68,16 @@ __device__ __forceinline__ void store_rounded(const Chunk& chunk, float multipli
   uint32_t words[4];
 #pragma unroll
   for (int c = 0; c < 4; ++c) {
-    static_assert(tile::fp8_column(2) == 4 && tile::fp8_column(8) == 2);
-    words[c] = rounded(chunk.pairs[c], multiplier) | rounded(chunk.pairs[4 + c], multiplier) << 16;
+    static_assert(fragment_column8(8) == 1 && fragment_column8(1) == 2 && fragment_column8(2) == 4);
+    const float2 lower = __bfloat1622float2(pair_of(chunk.pairs[c])),
+                 upper = __bfloat1622float2(pair_of(chunk.pairs[4 + c]));
+    words[c] = rounded(lower.x, upper.x, multiplier) | rounded(lower.y, upper.y, multiplier) << 16;
   }
   *to = make_uint4(words[0], words[1], words[2], words[3]);
 }
 
 // A warp rounds a row. Up to 32 * kHeld chunks of it stay in registers; the others are read twice.
-constexpr int kHeld = 6;
+template <int kHeld>
 __device__ __forceinline__ void quantize_row(const QuantizeParameters& p, int64_t r) {
   const int lane = static_cast<int>(threadIdx.x % 32);
   int64_t from = r;
@@ -109,7 +112,8 @@ __device__ __forceinline__ void quantize_row(const QuantizeParameters& p, int64_
     store_rounded(load_chunk(p, row, i), multiplier, to + i);
 }
 
-__global__ void __launch_bounds__(kThreads)
+template <int kHeld>
+__global__ void __launch_bounds__(kThreads, 2)
     expert_gemm_quantize_rows(const __grid_constant__ QuantizeParameters p) {
   tile::wait_for_previous();
   tile::release_next();
@@ -117,7 +121,7 @@ __global__ void __launch_bounds__(kThreads)
 #pragma unroll 1
   for (int64_t r = static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / 32; r < rows;
        r += static_cast<int64_t>(gridDim.x) * kWarps)
-    quantize_row(p, r);
+    quantize_row<kHeld>(p, r);
 }
 
 }  // namespace
@@ -146,7 +150,9 @@ Status quantize_rows(std::string_view name, const ExpertGemm::Problem& p, const 
       std::min<int64_t>(int64_t{queue_of(stream).sms} * kEachSm, (rows + kWarps - 1) / kWarps);
   *x = make_tensor(to, DType::kBF16, {rows, row_bytes / 2}, Backend::kCuda);
   *scale = scales;
-  return launch(name, expert_gemm_quantize_rows,
+  // Registers for 3072 columns of a row, or for 6144.
+  const auto kernel = how.chunks <= 32 * 6 ? expert_gemm_quantize_rows<6> : expert_gemm_quantize_rows<12>;
+  return launch(name, kernel,
                 Launch{.grid = {static_cast<unsigned>(blocks), 1, 1}, .block = {kThreads, 1, 1}}, stream,
                 how);
 }

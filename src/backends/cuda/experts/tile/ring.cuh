@@ -96,13 +96,29 @@ struct TileRing {
     return {base + at.gathered + static_cast<uint32_t>(warp * C::kGatherBytes),
             base + at.gather_full + static_cast<uint32_t>(warp * 8), base + at.waves_begun};
   }
+  // Of two warpgroups with Weights::kStaggers the second starts when the first has issued the products of kLead stages, and
+  // stays that far behind: while one is in its epilogue, the other multiplies. The first has `leads` until then.
+  static constexpr uint32_t kLead = 2;
+  static constexpr int kStart = 5;  // named barrier; epilogues use 1 to 3
+  bool leads = false;
+  __device__ __forceinline__ void wait_for_leader() const { tile::sync_threads<256>(kStart); }
+  __device__ __forceinline__ void let_start() {
+    tile::arrive_threads<256>(kStart);
+    leads = false;
+  }
+  // A consumer's step to the next stage.
+  __device__ __forceinline__ void step() {
+    place.step(static_cast<uint32_t>(at.stages));
+    if constexpr (C::Weights::kStaggers)
+      if (leads && place.stage == min(kLead, static_cast<uint32_t>(at.stages) - 1)) let_start();
+  }
   // Waits for and releases the stages of a tile in which this warpgroup has no work.
   __device__ __forceinline__ void skip(int k_blocks) {
 #pragma unroll 1
     for (int k = 0; k < k_blocks; k += C::kSteps) {
       wait_full();
       release(place.stage);
-      place.step(static_cast<uint32_t>(at.stages));
+      step();
     }
   }
 

@@ -38,7 +38,7 @@ Status order_rows(std::string_view name, const ExpertGemm::Problem& problem, con
 
 // Enqueues a launch that rounds rows of args.x to FP8, as fp8_x of ops/expert_gemm.h says: rows of x if they are tokens or in y's
 // order, or (`orders`) rows in y's order, gathered from tokens. Sets x and scale to them, in `to` of fp8_bytes(). A row has
-// fp8_row_bytes() bytes: columns in the order of fp8_column(), then zeros. Rows of x may start at any address.
+// fp8_row_bytes() bytes: columns in the order of fragment_column8(), then zeros. Rows of x may start at any address.
 Status quantize_rows(std::string_view name, const ExpertGemm::Problem& problem, const ExpertGemm::Args& args,
                      bool orders, void* to, Stream stream, Tensor* x, const float** scale);
 

@@ -240,7 +240,10 @@ __device__ __forceinline__ void multiply_tile(const ExpertParameters& p, const E
   }
   const tile::ActivationValues act = activation_of(p, t.expert);
   if (!has_straight_epilogue<kGated>(p, act)) {
-    ring.release(last);
+    uint32_t releases = 1;
+    // Depends on the load of the last scales, which may still be in flight (arrive_by_lane()).
+    if constexpr (C::kDecodes && CodesOfTiles<C>::kRescales) releases |= __float_as_uint(scales.of[0][0]);
+    ring.release(last, releases);
     epilogue_general<N, C::kBlocks, kGated>(d, p, act, t, first_block, epilogue);
     return;
   }
@@ -400,12 +403,17 @@ __global__ void __launch_bounds__(C::kThreads, C::kResident)
     for (int count = 0;; ++count) {
       const ExpertTile t = ring.wait_tile(count);
       if (ring.ends(t)) break;
+      if (C::Weights::kStaggers && count == 0) {
+        ring.leads = group == 0;
+        if (group > 0) ring.wait_for_leader();
+      }
       if ((!C::kSharesWeights || t.rows > 0) && t.first_block + group * C::kBlocks < t.end_block) {
         multiply_rows<C::kTileN, C, kGated>(p, t, ring);
       } else {
         ring.skip(p.k_blocks);
       }
     }
+    if (ring.leads) ring.let_start();
   }
   if constexpr (C::kPair) {  // no CTA exits while its peer may still arrive or copy here
     __syncwarp();
