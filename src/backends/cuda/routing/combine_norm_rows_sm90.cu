@@ -79,7 +79,7 @@ __global__ void __launch_bounds__(pace_of(kRows).threads, pace_of(kRows).ctas)
     combine_norm(const __grid_constant__ Parameters p) {
   constexpr int N = static_cast<int>(kColumns);
   constexpr Pace kPace = pace_of(kRows);
-  __shared__ combining::Slot slots[combining::kSlotsMost];
+  __shared__ combining::Slots slots;
   const int64_t token = blockIdx.x;
   const int column = static_cast<int>(threadIdx.x) * N;
   const bool mine = column < p.sum.hidden;
@@ -135,7 +135,7 @@ Status Launcher::enqueue(const CombineNorm::Problem& p, const CombineNorm::Args&
   constexpr int64_t kWarp = 32;
   const int64_t groups = sum.hidden / kColumns, threads = (groups + kWarp - 1) / kWarp * kWarp;
   const Launch how{.grid = {static_cast<unsigned>(sum.tokens), 1, 1},
-                   .block = {static_cast<unsigned>(std::max<int64_t>(threads, combining::kSlotsMost)), 1, 1}};
+                   .block = {static_cast<unsigned>(threads), 1, 1}};
   const Kernel kernel = sum.g == DType::kBF16 ? kernel_for<B16>(p) : kernel_for<float>(p);
   return launch(combine_norm_rows_sm90.name, kernel, how, stream, parameters);
 }

@@ -22,22 +22,38 @@ struct Parameters {
   int settled, by_slot;  // by_slot: row s of g belongs to slot s, and `position` has expert ids
 };
 
-// What find_slots() loads for a slot. row < 0: the slot is empty.
+// A slot that has a row.
 struct Slot {
   int64_t row, expert;
   float weight;
 };
+// The slots of a token that have rows, in their order. Of a rank's experts few slots of a token may be.
+struct Slots {
+  Slot of[kSlotsMost];
+  int count;
+};
 
-// Loads the slots of a token for all threads of a CTA, and waits for the previous launch.
-__device__ __forceinline__ void find_slots(const Parameters& p, int64_t token, Slot (&slots)[kSlotsMost]) {
+// Finds the slots of a token for all threads of a CTA, and waits for the previous launch.
+__device__ __forceinline__ void find_slots(const Parameters& p, int64_t token, Slots& slots) {
   if (!p.settled) tile::wait_for_previous();
-  if (threadIdx.x < p.slots) {
-    const int64_t flat = token * p.slots + threadIdx.x;
-    const int64_t at = p.position[flat], row = !p.by_slot ? at : at >= 0 && at < p.experts ? flat : -1;
-    const int64_t expert = p.ids ? p.ids[flat] : -1;
-    slots[threadIdx.x] = {.row = row < p.rows ? row : -1,
-                          .expert = expert < p.experts ? expert : -1,
-                          .weight = p.weights ? p.weights[flat] : 1.f};
+  const int lane = static_cast<int>(threadIdx.x);
+  if (lane < 32) {
+    int count = 0;
+    for (int first = 0; first < p.slots; first += 32) {
+      Slot mine{.row = -1, .expert = -1, .weight = 1.f};
+      if (first + lane < p.slots) {
+        const int64_t flat = token * p.slots + first + lane;
+        const int64_t at = p.position[flat], row = !p.by_slot ? at : at >= 0 && at < p.experts ? flat : -1;
+        mine.row = row < p.rows ? row : -1;
+        if (p.ids) mine.expert = p.ids[flat];
+        if (p.weights) mine.weight = p.weights[flat];
+        if (mine.expert >= p.experts) mine.expert = -1;
+      }
+      const unsigned found = __ballot_sync(0xffffffffu, mine.row >= 0);
+      if (mine.row >= 0) slots.of[count + __popc(found & ((1u << lane) - 1))] = mine;
+      count += __popc(found);
+    }
+    if (lane == 0) slots.count = count;
   }
   if (p.settled) tile::wait_for_previous();
   __syncthreads();
@@ -45,22 +61,21 @@ __device__ __forceinline__ void find_slots(const Parameters& p, int64_t token, S
 
 // Computes N adjacent columns of a token's y. kAtOnce: slots whose rows are loaded at once.
 template <int N, int kAtOnce, class G, class B, class Y>
-__device__ __forceinline__ void sum_slots(const Parameters& p, int64_t token, const Slot (&slots)[kSlotsMost],
-                                          int column, float (&sum)[N]) {
+__device__ __forceinline__ void sum_slots(const Parameters& p, int64_t token, const Slots& slots, int column,
+                                          float (&sum)[N]) {
 #pragma unroll
   for (float& s : sum) s = 0;
-  for (int k = 0; k < p.slots; k += kAtOnce) {
+  for (int k = 0; k < slots.count; k += kAtOnce) {
     float value[kAtOnce][N];
 #pragma unroll
     for (int j = 0; j < kAtOnce; ++j) {
-      const int64_t row = k + j < p.slots ? slots[k + j].row : -1;
-      if (row >= 0) tile::load(value[j], static_cast<const G*>(p.g) + row * p.g_stride + column);
+      if (k + j < slots.count)
+        tile::load(value[j], static_cast<const G*>(p.g) + slots.of[k + j].row * p.g_stride + column);
     }
 #pragma unroll
     for (int j = 0; j < kAtOnce; ++j) {
-      if (k + j >= p.slots) break;
-      const Slot slot = slots[k + j];
-      if (slot.row < 0) continue;
+      if (k + j >= slots.count) break;
+      const Slot slot = slots.of[k + j];
       if (slot.expert >= 0) {
         float bias[N];
         tile::load(bias, static_cast<const B*>(p.bias) + slot.expert * p.hidden + column);

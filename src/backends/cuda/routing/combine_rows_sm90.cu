@@ -50,7 +50,7 @@ constexpr int kThreads = 128;
 
 template <int N, int kAtOnce, class G, class B, class Y>
 __global__ void __launch_bounds__(kThreads) combine(const __grid_constant__ Parameters p) {
-  __shared__ Slot slots[kSlotsMost];
+  __shared__ Slots slots;
   const int64_t token = blockIdx.y;
   const int column = static_cast<int>(blockIdx.x * kThreads + threadIdx.x) * N;
   tile::release_next();
