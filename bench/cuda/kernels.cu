@@ -93,6 +93,7 @@ __device__ uint32_t mixed(uint64_t seed, int64_t row, int64_t i) {
   v = (v ^ v >> 31) * 0x94D049BB133111EBu;
   return static_cast<uint32_t>(v >> 32);
 }
+constexpr int64_t kBlock = 128;  // rows, and columns, that share a scale in checkpoints with block scales
 __global__ void row_scales(WeightFormat f, uint8_t* out, int64_t rows, int64_t width, float size,
                            uint64_t seed) {
   cuda::tile::wait_for_previous();
@@ -101,8 +102,8 @@ __global__ void row_scales(WeightFormat f, uint8_t* out, int64_t rows, int64_t w
     uint8_t* to = out + row * bytes;
     for (int64_t i = threadIdx.x; i < groups; i += blockDim.x) {
       if (f.scales == WeightScales::kBlocks) {
-        put_f32(to + 4 * i,
-                size * (0.75f + 0x1p-33f * static_cast<float>(mixed(seed, row / kScaleFeatures, i))));
+        const int64_t block = i * kScaleColumns / kBlock;
+        put_f32(to + 4 * i, size * (0.75f + 0x1p-33f * static_cast<float>(mixed(seed, row / kBlock, block))));
       } else if (f.scales == WeightScales::kNv) {
         to[i] = static_cast<uint8_t>(0x34 + mixed(seed, row, i) % 8);  // 0.75 to 1.5
       } else {

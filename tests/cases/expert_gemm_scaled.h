@@ -67,24 +67,29 @@ inline ScaledRows scaled_rows(WeightFormat f, int64_t rows, int64_t width, Fill 
   return out;
 }
 
-// blocks: the same scales in the rows of 32 features. `row_of(feature, up)`: the row of the matrix.
+// blocks: the same scales in the rows of 32 features, and other ones in every 64 columns, or in blocks of 128 columns as checkpoints have
+// them, of which the first may be cut, as in a slice of a matrix. `row_of(feature, up)`: the row of the matrix.
 template <class RowOf>
 void fill_block_scales(int64_t features, int halves, int64_t width, Fill fill, RowOf row_of, ScaledRows* rows,
                        Random& random) {
   const WeightFormat f{DType::kE4M3, WeightScales::kBlocks};
-  const int64_t each = f.row_scale_bytes(width);
+  const int64_t each = f.row_scale_bytes(width), columns = random.integer(1, 2),
+                cut = columns > 1 && random.integer(0, 3) == 0;
   for (int up = 0; up < halves; ++up)
-    for (int64_t first = 0; first < features; first += kScaleFeatures)
+    for (int64_t first = 0; first < features; first += kScaleFeatures) {
+      float scale = 0;
       for (int64_t i = 0; i < f.column_scales(width); ++i) {
-        const int spread = fill == Fill::kAllEqual ? 40 : 3;
-        float scale =
-            static_cast<float>((random.integer(0, 7) ? 1 : -1) * (1 + random.uniform()) *
-                               std::ldexp(1.0, static_cast<int>(random.integer(-spread, spread)) - 10));
-        if (fill == Fill::kSomeNan && random.integer(0, 15) == 0)
-          scale = random.integer(0, 1) ? std::numeric_limits<float>::quiet_NaN() : 0x1p80f;
+        if (i == 0 || (i + cut) % columns == 0) {
+          const int spread = fill == Fill::kAllEqual ? 40 : 3;
+          scale = static_cast<float>((random.integer(0, 7) ? 1 : -1) * (1 + random.uniform()) *
+                                     std::ldexp(1.0, static_cast<int>(random.integer(-spread, spread)) - 10));
+          if (fill == Fill::kSomeNan && random.integer(0, 15) == 0)
+            scale = random.integer(0, 1) ? std::numeric_limits<float>::quiet_NaN() : 0x1p80f;
+        }
         for (int64_t feature = first; feature < std::min(features, first + kScaleFeatures); ++feature)
           std::memcpy(rows->scales.data() + row_of(feature, up != 0) * each + 4 * i, &scale, sizeof scale);
       }
+    }
 }
 
 // One expert of a packed layout.
