@@ -182,6 +182,39 @@ TEST_F(DeadEnds, PartsOfNegationsAreChecked) {
     EXPECT_GT(value.size(), 1u) << value.dump();
 }
 
+// A condition fails where its "then" or "else" does. Schemas express that, so no answer begins in a way that cannot fail it.
+TEST_F(DeadEnds, ConditionsThatFail) {
+  const std::string two =
+      R"({"type": "object", "properties": {"a": {"type": "boolean"}, "b": {"type": "boolean"}}, "required": ["b"],
+          "additionalProperties": false, )";
+  for (const Json& value :
+       values(two + R"("not": {"if": {"required": ["a"]}, "then": {"properties": {"b": {"const": true}}},
+                                           "else": {"properties": {"b": {"const": false}}}}})",
+              20))
+    EXPECT_NE(value.contains("a"), value["b"]) << value;
+  for (
+      const Json& value : values(
+          R"({"type": "object", "properties": {"name": {"type": ["string", "null"], "maxLength": 3}, "x": {"type": "boolean"},
+                  "kind": {"type": "null"}}, "required": ["name", "kind"], "additionalProperties": false,
+                  "if": {"if": {}, "then": {"properties": {"name": {"minLength": 2}}}}, "then": {"required": ["x"]}})",
+          15))
+    EXPECT_TRUE(value.contains("x") || value["name"].is_string()) << value;
+  for (const char* never :
+       {R"({"properties": {"a": {}}, "not": {"if": {}, "then": {"additionalProperties": true}}})",
+        R"({"type": "object", "required": ["a", "b"], "maxProperties": 3,
+            "oneOf": [{"required": ["b"]}, {"if": {"required": ["a"]}, "then": {"dependentRequired": {"a": ["b"]}}}]})"})
+    EXPECT_NE(refusal(kSchema, never).find("nothing matches"), std::string::npos) << never;
+  // So many combinations that the whole value is checked instead.
+  Json some = Json::array();
+  for (char c = 'a'; c < 'a' + 16; ++c) {
+    const std::string name(1, c);
+    some.push_back({{"if", {{"required", {name}}}},
+                    {"then", {{"required", {name + "1"}}}},
+                    {"else", {{"required", {name + "2"}}}}});
+  }
+  (void)grammar(kSchema, Json{{"type", "object"}, {"oneOf", some}}.dump());
+}
+
 // Every string holds for both alternatives, so only numbers are left.
 TEST_F(DeadEnds, TypesThatAlternativesNeverRestrict) {
   for (const char* schema :

@@ -77,8 +77,8 @@ struct Merged {
   std::optional<std::pair<ChoiceKey, std::vector<Alternative>>> pending = {};
 };
 
-// How much of a negation the grammar expresses: arrays by counting elements, which needs many states; or these by a check of the whole
-// value; or nothing that needs a check, if the negation has other ways. The last one loses values.
+// How much of a negation the grammar expresses: arrays by counting elements and conditions by their branches, which needs many states and
+// combinations; or these by a check of the whole value; or nothing that needs a check, if the negation has other ways. The last one loses values.
 enum class Negations : uint8_t { kCounted, kChecked, kNarrow };
 
 inline Status schema_too_long() { return invalid("JSON schema: takes too long to compile"); }
@@ -155,6 +155,7 @@ class SchemaMerger {
   void negate_members(const Json& schema, const std::string& key, const Json& value, Negation* out);
   void negate_any(const Json& any, int depth, Negation* out);
   void negate_dependency(const std::string& name, const Json& wanted, int depth, Negation* out);
+  void negate_condition(const Json& schema, const Json& condition, Negation* out);
   static void negate_type(const Json& value, Negation* out);
   void negate_elements(const Json& schema, const std::string& key, const Json& value, Negation* out);
   struct Nots {

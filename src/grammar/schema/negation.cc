@@ -195,7 +195,7 @@ void SchemaMerger::negate_keyword(const Json& schema, const std::string& key, co
   } else if (key == "multipleOf" && value.is_number()) {
     out->schemas.push_back({{"type", "number"}, {"not", {{key, value}}}});
   } else if (key == "if") {
-    out->untold |= types_of_condition(schema, depth);
+    negate_condition(schema, value, out);
   } else if (is_untold(key)) {
     out->untold |= types_of_keyword(key);
   }
@@ -243,6 +243,22 @@ void SchemaMerger::negate_dependency(const std::string& name, const Json& wanted
   Negation nots = negated(wanted, depth + 1);
   out->untold |= nots.untold & kObject;
   for (Json& one : nots.schemas) out->schemas.push_back({{"allOf", Json::array({there, std::move(one)})}});
+}
+
+// Adds schemas of the values that satisfy "if" and fail "then", and of those that fail "if" and "else".
+void SchemaMerger::negate_condition(const Json& schema, const Json& condition, Negation* out) {
+  has_simpler_form_ = true;
+  if (mode_ != Negations::kCounted) {  // many conditions have too many combinations
+    out->untold |= types_of_condition(schema, 0);
+    return;
+  }
+  const auto add = [&](const char* key, const Json& side) {
+    const Json* branch = member(schema, key);
+    if (branch == nullptr || types_that_fail(*branch, 0) == 0) return;
+    out->schemas.push_back({{"allOf", Json::array({side, {{"not", *branch}}})}});
+  };
+  add("then", condition);
+  add("else", {{"not", condition}});
 }
 
 void SchemaMerger::negate_type(const Json& value, Negation* out) {
