@@ -215,6 +215,18 @@ TEST_F(DeadEnds, ConditionsThatFail) {
   (void)grammar(kSchema, Json{{"type", "object"}, {"oneOf", some}}.dump());
 }
 
+// Keywords that hold for every value do not tell alternatives apart.
+TEST_F(DeadEnds, KeywordsThatAlwaysHold) {
+  for (const Json& value : values(R"({"type": ["integer", "object", "array"], "oneOf": [
+           {"minimum": 3, "items": {}, "unevaluatedProperties": {"items": true}},
+           {"unevaluatedItems": true, "minItems": 0, "properties": {"a": {"required": []}}}]})",
+                                  20))
+    EXPECT_TRUE(value.is_number() && value < 3) << value;
+  EXPECT_NE(refusal(kSchema, R"({"type": "object", "not": {"unevaluatedProperties": true}})")
+                .find("nothing matches"),
+            std::string::npos);
+}
+
 // Every string holds for both alternatives, so only numbers are left.
 TEST_F(DeadEnds, TypesThatAlternativesNeverRestrict) {
   for (const char* schema :

@@ -149,6 +149,7 @@ class SchemaMerger {
   };
   Negation negated(const Json& schema, int depth);
   uint8_t types_that_fail(const Json& schema, int depth);
+  bool always_holds(const std::string& key, const Json& value, int depth);
   uint8_t types_of_condition(const Json& schema, int depth);
   void negate_keyword(const Json& schema, const std::string& key, const Json& value, int depth,
                       Negation* out);

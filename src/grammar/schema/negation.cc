@@ -95,11 +95,24 @@ uint8_t SchemaMerger::types_that_fail(const Json& schema, int depth) {
       out |= static_cast<uint8_t>(kAnyType & ~whole_types(value, &integer));
     } else if (key == "if") {
       out |= types_of_condition(schema, depth);
-    } else {
+    } else if (!always_holds(key, value, depth)) {
       out |= types_of_keyword(key);
     }
   }
   return out;
+}
+
+// Whether every value satisfies a keyword: it asks for nothing, or its schemas allow everything.
+bool SchemaMerger::always_holds(const std::string& key, const Json& value, int depth) {
+  static const std::set<std::string> kOfAll = {"items", "additionalItems", "unevaluatedItems",
+                                               "additionalProperties", "unevaluatedProperties"},
+                                     kByName = {"properties", "patternProperties", "dependentSchemas"};
+  // The depth grows faster than along one value, because a level has many schemas.
+  const auto holds = [&](const Json& schema) { return types_that_fail(schema, depth + 3) == 0; };
+  if (key == "required") return value.is_array() && value.empty();
+  if (key == "minLength" || key == "minItems" || key == "minProperties") return value == 0;
+  if (kByName.contains(key)) return value.is_object() && std::ranges::all_of(value, holds);
+  return kOfAll.contains(key) && !value.is_array() && holds(value);
 }
 
 // The types of values for which "then" or "else" may fail.
@@ -196,7 +209,7 @@ void SchemaMerger::negate_keyword(const Json& schema, const std::string& key, co
     out->schemas.push_back({{"type", "number"}, {"not", {{key, value}}}});
   } else if (key == "if") {
     negate_condition(schema, value, out);
-  } else if (is_untold(key)) {
+  } else if (is_untold(key) && !always_holds(key, value, depth)) {
     out->untold |= types_of_keyword(key);
   }
 }
