@@ -71,7 +71,8 @@ std::optional<FewValues::Texts> FewValues::of_rule(int32_t index, int depth) {
       todo.back().state = to;
     }
     for (const Program::Call& call : state.calls) {
-      if (takes_blanks(call)) continue;
+      // The values of a call beyond the maximum may be many, so they are not listed.
+      if (takes_blanks(call) || (call.counted && way.count >= rule.most)) continue;
       if (call.among == Among::kNoted || call.among == Among::kRepeated) return {};
       const auto texts = spelled(call.callee, depth);
       if (!texts) return {};

@@ -340,19 +340,27 @@ bool Program::drop_unmet(Work* work) {
   return changed;
 }
 
+// Removes the calls that nothing matches. Returns whether some text matches the root.
+bool Program::drop_unproductive(Work* work, bool* changed) {
+  if (!work->spend(4 * std::ssize(states))) return false;
+  const auto productive = productive_rules(work);
+  for (State& s : states)
+    *changed |= std::erase_if(s.calls, [&](const Call& c) {
+                  return is_leaf(c.callee) ? leaves[static_cast<size_t>(leaf_index(c.callee))]->dfa.empty()
+                                           : productive[static_cast<size_t>(c.callee)] == 0;
+                }) > 0;
+  return productive[static_cast<size_t>(root)] != 0;
+}
+
 bool Program::finish(Work* work) {
+  bool changed = false;
+  // Before values are listed, because a call that nothing matches would hide that there are few.
+  if (!drop_unproductive(work, &changed)) return false;
   list_few(work);
   set_values(work);
   while (true) {
-    if (!work->spend(4 * std::ssize(states))) return false;
-    const auto productive = productive_rules(work);
-    if (!productive[static_cast<size_t>(root)]) return false;
-    bool changed = false;
-    for (State& s : states)
-      changed |= std::erase_if(s.calls, [&](const Call& c) {
-                   return is_leaf(c.callee) ? leaves[static_cast<size_t>(leaf_index(c.callee))]->dfa.empty()
-                                            : productive[static_cast<size_t>(c.callee)] == 0;
-                 }) > 0;
+    changed = false;
+    if (!drop_unproductive(work, &changed)) return false;
     const auto needs = fewest(states, reversed(states, once));
     const auto dead = [&](int32_t s) { return needs[static_cast<size_t>(s)] == kNoBound; };
     for (State& s : states) {

@@ -124,6 +124,7 @@ struct Program {
              int64_t count, Work* work) const;
 
  private:
+  bool drop_unproductive(Work* work, bool* changed);
   bool drop_unmet(Work* work);
   std::vector<uint8_t> productive_rules(Work* work) const;
   void set_nullable(Work* work);

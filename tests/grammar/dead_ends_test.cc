@@ -48,6 +48,12 @@ TEST_F(DeadEnds, MoreElementsThanValuesAreRefused) {
             "items": {"prefixItems": [{"enum": [1, 2, 3, 4, 5, 6, 7, 8, 9]}, {"enum": [1, 2, 3, 4, 5, 6, 7, 8, 9]}], "minItems": 2, "items": false}})",
                              R"({"type": "array", "uniqueItems": true, "minItems": 128,
             "items": {"type": "array", "items": {"type": "boolean"}, "maxItems": 6}})",
+                             // Only the empty array: no element is allowed, or none can satisfy its schema.
+                             R"({"type": "array", "uniqueItems": true, "minItems": 2,
+            "items": {"type": "array", "maxItems": 0}})",
+                             R"({"type": "array", "uniqueItems": true, "minItems": 2,
+            "items": {"type": "array", "items": {"type": "array", "prefixItems": [{"type": "string"}], "maxItems": 1,
+                                                 "contains": {"type": "boolean"}}}})",
                              R"({"type": "array", "uniqueItems": true, "minItems": 41,
             "items": {"type": "integer", "minimum": 0, "maximum": 79, "not": {"multipleOf": 2}}})"})
     EXPECT_NE(refusal(kSchema, schema).find("nothing matches"), std::string::npos) << schema;
