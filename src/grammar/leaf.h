@@ -68,6 +68,7 @@ struct Decimal {
   Decimal operator-() const { return {is_zero() ? false : !negative, whole, fraction}; }
 };
 int compare(const Decimal& a, const Decimal& b);  // negative, 0 or positive
+bool is_multiple(const Decimal& value, const Decimal& of);
 
 struct NumberBounds {
   std::optional<Decimal> least = {}, most = {};

@@ -307,6 +307,7 @@ std::optional<Dfa> listed(const NumberBounds& b) {
     const auto d = Decimal::of(Json(i * *step));
     const int low = compare(*d, *b.least), high = compare(*d, *b.most);
     if (low < 0 || (low == 0 && b.least_excluded) || high > 0 || (high == 0 && b.most_excluded)) continue;
+    if (std::ranges::any_of(b.not_multiples, [&](const Decimal& m) { return is_multiple(*d, m); })) continue;
     texts.push_back(std::to_string(i * *step));
   }
   return Dfa::of_texts(texts);
@@ -373,6 +374,21 @@ int compare(const Decimal& a, const Decimal& b) {
   if (const int c = a.whole.compare(b.whole); c != 0) return c < 0 ? -sign : sign;
   const int c = a.fraction.compare(b.fraction);  // without trailing zeros, so a prefix is smaller
   return c == 0 ? 0 : c < 0 ? -sign : sign;
+}
+
+bool is_multiple(const Decimal& value, const Decimal& of) {
+  // Scales both to integers and computes the remainder of the digits.
+  const size_t places = std::max(value.fraction.size(), of.fraction.size());
+  const auto digits = [&](const Decimal& d) {
+    return d.whole + d.fraction + std::string(places - d.fraction.size(), '0');
+  };
+  std::string divisor = digits(of);
+  divisor.erase(0, std::min(divisor.find_first_not_of('0'), divisor.size()));
+  if (divisor.empty() || divisor.size() > 17) return false;
+  const int64_t m = std::stoll(divisor);
+  __int128 remainder = 0;
+  for (const char c : digits(value)) remainder = (remainder * 10 + (c - '0')) % m;
+  return remainder == 0;
 }
 
 Result<Dfa> json_numbers(const NumberBounds& bounds, Work* work) {

@@ -233,6 +233,17 @@ TEST_F(DeadEnds, KeywordsThatAlwaysHold) {
             std::string::npos);
 }
 
+// Listed multiples of a large number.
+TEST_F(DeadEnds, MultiplesThatAreExcluded) {
+  for (const Json& value :
+       values(R"({"type": "integer", "multipleOf": 1000, "not": {"multipleOf": 3000}})", 20))
+    EXPECT_TRUE(value.get<int64_t>() % 1000 == 0 && value.get<int64_t>() % 3000 != 0) << value;
+  EXPECT_NE(refusal(kSchema, R"({"type": "array", "minItems": 1,
+                                 "items": {"type": "integer", "multipleOf": 1000, "not": {"multipleOf": 0.1}}})")
+                .find("nothing matches"),
+            std::string::npos);
+}
+
 // Every string holds for both alternatives, so only numbers are left.
 TEST_F(DeadEnds, TypesThatAlternativesNeverRestrict) {
   for (const char* schema :

@@ -33,21 +33,6 @@ bool has_type(const Json& value, const std::string& type) {
   return type == value.type_name();
 }
 
-bool is_multiple(const Decimal& value, const Decimal& of) {
-  // Scales both to integers and computes the remainder of the digits.
-  const size_t places = std::max(value.fraction.size(), of.fraction.size());
-  const auto digits = [&](const Decimal& d) {
-    return d.whole + d.fraction + std::string(places - d.fraction.size(), '0');
-  };
-  std::string divisor = digits(of);
-  divisor.erase(0, std::min(divisor.find_first_not_of('0'), divisor.size()));
-  if (divisor.empty() || divisor.size() > 17) return false;
-  const int64_t m = std::stoll(divisor);
-  __int128 remainder = 0;
-  for (const char c : digits(value)) remainder = (remainder * 10 + (c - '0')) % m;
-  return remainder == 0;
-}
-
 // Replaces February 29 at the start of a text by February 28, because the automata of dates have no leap days.
 std::string without_leap_day(std::string text) {
   const auto digit = [&](size_t i) { return std::isdigit(static_cast<unsigned char>(text[i])) != 0; };
