@@ -87,14 +87,17 @@ class Builder {
     const auto look = std::find_if(parts.begin(), parts.end(),
                                    [](const Pointer& p) { return p->kind == Kind::kLookAhead; });
     if (look == parts.end()) return plain(parts, lead, tail);
-    const Parts before(parts.begin(), look), after(look + 1, parts.end());
+    Parts before(parts.begin(), look);
+    const Parts after(look + 1, parts.end());
+    bool at_end = false;  // a '$' directly precedes the look-ahead
+    for (; !before.empty() && before.back()->kind == Kind::kEnd; before.pop_back()) at_end = true;
     // The remaining parts begin at the start of the text if only '^' precedes them.
     const bool anchored = !before.empty() && std::all_of(before.begin(), before.end(),
                                                          [](const Pointer& p) { return is_begin(p); });
     const bool first = anchored || (before.empty() && !lead);
     if (any_has(before, Kind::kEnd) ||
         (!first && (any_has(after, Kind::kBegin) || has_kind((*look)->parts[0], Kind::kBegin))))
-      return invalid("a look-ahead after '$' or before '^', which is not supported");
+      return invalid("a look-ahead after a group with '$', or before '^', which is not supported");
     auto rest = sequence(after, false, tail);
     if (!rest.ok()) return rest;
     Builder seen((*look)->negative ? opposite(bound_) : bound_, work_);
@@ -102,6 +105,12 @@ class Builder {
     if (!looked.ok()) return looked;
     auto kept =
         combine(rest.value(), looked.value(), (*look)->negative ? SetOp::kFirstOnly : SetOp::kBoth, work_);
+    if (kept && at_end) {
+      // What may follow '$'. In Python that is also a final line feed.
+      std::vector<std::string> ends{""};
+      if (bound_ == Bound::kOuter) ends.emplace_back("\n");
+      kept = combine(*kept, Dfa::of_texts(ends), SetOp::kBoth, work_);
+    }
     auto front = plain(before, lead, false);
     if (!front.ok()) return front;
     if (!kept) return too_large();

@@ -113,6 +113,23 @@ TEST_F(GrammarTest, GrammarsOfClients) {
   }
 }
 
+// Nothing follows '$', except that Python's also matches before a final line feed.
+TEST_F(GrammarTest, LookAheadsAfterTheEnd) {
+  const Grammar whole = grammar(GrammarKind::kRegex, "a+$(?![\\s\\S])");
+  EXPECT_TRUE(matches(whole, "aa"));
+  EXPECT_FALSE(matches(whole, "aab"));
+  const Grammar pattern = grammar(kSchema, R"x({"type": "string", "pattern": "^[0-9a-f]{2}$(?![\\s\\S])"})x");
+  EXPECT_TRUE(matches(pattern, R"("0f")"));
+  for (const char* text : {R"("0f0")", R"("0f\n")", R"("f")"}) EXPECT_FALSE(matches(pattern, text)) << text;
+  const Grammar never =
+      grammar(kSchema, R"x({"enum": ["a", "a\n", "b\n"], "not": {"pattern": "^a$(?=\\n|$)"}})x");
+  for (const char* text : {R"("a")", R"("a\n")"}) EXPECT_FALSE(matches(never, text)) << text;
+  EXPECT_TRUE(matches(never, R"("b\n")"));
+  EXPECT_NE(refusal(GrammarKind::kRegex, "a$(?=b)").find("nothing matches"), std::string::npos);
+  EXPECT_NE(refusal(GrammarKind::kRegex, "(?:a$|b)(?!c)").find("a look-ahead after a group with '$'"),
+            std::string::npos);
+}
+
 TEST_F(GrammarTest, RefusesWhatItCannotGuarantee) {
   struct {
     GrammarKind kind;
