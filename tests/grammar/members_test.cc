@@ -143,5 +143,25 @@ TEST_F(ObjectMembers, MessagesNameTheKindOfTheValue) {
     EXPECT_NE(refusal(kSchema, schema).find(said), std::string::npos) << refusal(kSchema, schema);
 }
 
+// Some validators apply "dependencies" to drafts that do not have it, and others ignore it there: every answer satisfies both.
+TEST_F(ObjectMembers, DependenciesInDraftsWithoutThem) {
+  const Json flag = {{"type", "boolean"}}, needs = {{"dependencies", {{"a", Json::array({"b"})}}}};
+  Json schema = {
+      {"type", "object"}, {"properties", {{"a", flag}, {"b", flag}}}, {"additionalProperties", false}};
+  const auto with = [&schema](const char* key, const Json& value) {
+    Json out = schema;
+    out[key] = value;
+    return out;
+  };
+  for (const Json& value : some(with("allOf", Json::array({needs})), 10))
+    EXPECT_TRUE(!value.contains("a") || value.contains("b")) << value;
+  const Json either = Json::array({{{"required", Json::array({"b"})}}, needs});
+  for (const Json& value : some(with("oneOf", either), 10)) EXPECT_TRUE(value.empty()) << value;
+  EXPECT_NE(refusal(kSchema, with("not", needs).dump()).find("nothing matches"), std::string::npos);
+  schema["$schema"] = "http://json-schema.org/draft-07/schema#";
+  for (const Json& value : some(with("not", needs), 10))
+    EXPECT_TRUE(value.contains("a") && !value.contains("b")) << value;
+}
+
 }  // namespace
 }  // namespace sluice

@@ -37,6 +37,8 @@ class SchemaDocument {
   const Json* keep_once(Json schema);
   // The draft that "$schema" names: 4, 6, 7, 2019 or 2020. Without "$schema": 2020.
   int draft() const { return draft_; }
+  // Later drafts have no "dependencies", but some checkers apply it to them. So it restricts values, and no value surely fails it.
+  bool has_dependencies() const { return draft_ < 2019; }
   // Renames the keywords that the draft does not know, so that they have no effect, as in checkers of that draft.
   void drop_unknown(const Json& schema);
   // Returns a schema with only these keywords of `schema`. Equal calls return the same schema.

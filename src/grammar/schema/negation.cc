@@ -110,6 +110,7 @@ bool SchemaMerger::always_holds(const std::string& key, const Json& value, int d
   // The depth grows faster than along one value, because a level has many schemas.
   const auto holds = [&](const Json& schema) { return types_that_fail(schema, depth + 3) == 0; };
   if (key == "required") return value.is_array() && value.empty();
+  if (key == "dependencies") return !document_->has_dependencies();
   if (key == "minLength" || key == "minItems" || key == "minProperties") return value == 0;
   if (kByName.contains(key)) return value.is_object() && std::ranges::all_of(value, holds);
   return kOfAll.contains(key) && !value.is_array() && holds(value);
@@ -126,6 +127,7 @@ uint8_t SchemaMerger::types_of_condition(const Json& schema, int depth) {
 // Adds schemas, each of which implies that `schema` fails because of this keyword.
 void SchemaMerger::negate_keyword(const Json& schema, const std::string& key, const Json& value, int depth,
                                   Negation* out) {
+  if (key == "dependencies" && !document_->has_dependencies()) return;
   const auto flip = [&](const char* type, const std::string& with, Json bound) {
     out->schemas.push_back({{"type", type}, {with, std::move(bound)}});
   };

@@ -282,6 +282,9 @@ class Validator {
     for (const char* keyword : {"dependentRequired", "dependencies", "dependentSchemas"}) {
       const Json* all = member(schema, keyword);
       if (all == nullptr || !all->is_object()) continue;
+      if (keyword == std::string_view("dependencies") && bound_ == Bound::kOuter &&
+          !document_.has_dependencies())
+        continue;
       for (const auto& [key, wanted] : all->items()) {
         if (!value.contains(key)) continue;
         if (wanted.is_array()) {
