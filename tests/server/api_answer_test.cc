@@ -430,6 +430,17 @@ TEST(ApiAnswer, ACallThatTheRequestBegins) {
             Json::parse(R"({"name": "add", "arguments": "{\"a\""})"));
 }
 
+TEST(ApiAnswer, ACallThatAStopTokenCutsIsNoCallToMake) {
+  const std::string head = "<|channel|>commentary to=functions.add <|constrain|>json<|message|>";
+  for (const auto& [said, reason] : {std::pair{"{\"a\": 1 5", "stop"}, {"{\"a\": 1} 5", "tool_calls"}}) {
+    const auto answer = answer_to(with_tool(), head);
+    push_all(answer.get(), 0, said);  // the last token ends the answer and is not part of it
+    const Json choice = Json::parse(answer->finish())["choices"][0];
+    EXPECT_EQ(choice["finish_reason"], reason);
+    EXPECT_EQ(choice["message"]["tool_calls"][0]["function"]["name"], "add");
+  }
+}
+
 TEST(ApiAnswer, ACallOfAnUnknownFunctionIsText) {
   const auto answer = answer_to({});
   push_all(answer.get(), 0, kCalls);

@@ -321,6 +321,15 @@ TEST(ApiResponse, ACallWaitsForItsOutput) {
   EXPECT_EQ(stored->conversation.messages[2].recipient, "functions.f");
 }
 
+TEST(ApiResponse, ACallThatAStopTokenCutsIsIncomplete) {
+  const std::string head = "<|channel|>commentary to=functions.f <|constrain|>json<|message|>";
+  for (const auto& [said, status] : {std::pair{"{\"a\" 5", "incomplete"}, {"{} 5", "completed"}}) {
+    const auto answer = answer_to(request(kTools + R"(, "input": "q")"));
+    push_all(answer.get(), head + said);  // the last token ends the answer and is not part of it
+    EXPECT_EQ(Json::parse(answer->finish())["output"][0]["status"], status);
+  }
+}
+
 TEST(ApiResponse, AnAnswerThatIsCut) {
   const auto answer = answer_to(request(R"("input": "q", "store": false)"));
   push_all(answer.get(), "<|channel|>final<|message|>68", FinishReason::kLength);

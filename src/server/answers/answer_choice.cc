@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/json.h"
 #include "base/utf8.h"
 
 namespace sluice {
@@ -194,6 +195,10 @@ void AnswerChoice::end(FinishReason finish) {
     ParsedAnswer rest = parser_->finish();
     read(rest.events);
     messages_ = std::move(rest.messages);
+    // A model may end the answer right after a call, without the token that ends the call. Such a call is complete.
+    cut_in_call_ = called_ && kind_ == Kind::kArguments && !messages_.empty() &&
+                   messages_.back().end == MessageEnd::kNothing &&
+                   !parse_json(messages_.back().message.content, "arguments").ok();
   } else if (!stop_.found()) {
     add_text(decoder_.finish());
   }

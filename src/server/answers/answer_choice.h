@@ -54,6 +54,8 @@ class AnswerChoice {
   const std::vector<ParsedMessage>& messages() const { return messages_; }
   bool done() const { return done_; }
   bool called() const { return called_; }
+  // Whether the answer ended inside the arguments of a call, as at a token of stop_token_ids; valid once done() is true.
+  bool cut_in_call() const { return cut_in_call_; }
   FinishReason finish() const { return finish_; }  // valid once done() is true
   // The stop string that ended the choice, if any.
   const std::optional<std::string>& stop() const { return stop_.found(); }
@@ -94,7 +96,7 @@ class AnswerChoice {
   std::vector<AnswerPiece> new_, said_;
   std::vector<ParsedMessage> messages_;
   std::optional<int32_t> stop_token_;
-  bool done_ = false, called_ = false;
+  bool done_ = false, called_ = false, cut_in_call_ = false;
   FinishReason finish_ = FinishReason::kNone;
   int64_t tokens_ = 0, reasoning_tokens_ = 0;
 };

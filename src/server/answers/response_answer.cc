@@ -31,7 +31,8 @@ std::string ResponseAnswer::part_of(const Item& item, Logprobs logprobs) const {
 std::string ResponseAnswer::object_of(size_t item, Logprobs logprobs) const {
   const Item& one = items_[item];
   const bool last = item + 1 == items_.size();
-  const char* status = one.open ? "in_progress" : last && is_cut() ? "incomplete" : "completed";
+  const bool cut = last && (is_cut() || (done() && at(0).cut_in_call()));
+  const char* status = one.open ? "in_progress" : cut ? "incomplete" : "completed";
   const bool has_part = !one.open || !one.text.empty();
   if (one.kind == Kind::kCall)
     return dump({{"id", id_of(item)},

@@ -24,7 +24,8 @@ TextAnswer::TextAnswer(const ChatFormat& format, const ApiRequest& request, Answ
 
 std::string TextAnswer::reason_of(int64_t choice) const {
   const AnswerChoice& c = at(choice);
-  return c.called() && c.finish() == FinishReason::kStop ? "tool_calls" : std::string(text(c.finish()));
+  const bool calls = c.called() && !c.cut_in_call() && c.finish() == FinishReason::kStop;
+  return calls ? "tool_calls" : std::string(text(c.finish()));
 }
 
 std::string TextAnswer::logprobs_of(const std::vector<TextToken>& tokens) const {
