@@ -13,9 +13,11 @@ Status unknown_flag(const CLI::App& app) {
   if (left.empty()) return {};
   const auto flag = std::find_if(left.begin(), left.end(), [](const std::string& w) { return w[0] == '-'; });
   if (flag == left.end()) return invalid("unexpected argument '" + left.front() + "'");
+  // Long names also work with one dash.
+  const std::string dashes = flag->starts_with("--") || flag->size() == 2 ? "--" : "-";
   std::vector<std::string> known;
   for (const CLI::Option* option : app.get_options())
-    for (const std::string& name : option->get_lnames()) known.push_back("--" + name);
+    for (const std::string& name : option->get_lnames()) known.push_back(dashes + name);
   return unknown_name("flag", flag->substr(0, flag->find('=')), known);
 }
 

@@ -106,7 +106,7 @@ class Flags(OwnServerTest):
 
     def test_an_unknown_flag_names_the_nearest(self):
         for wrong, near in (("--max-model-length", "--max-model-len"), ("--ctx-sise", "--ctx-size"), ("--tool-parser", "--tool-call-parser"),
-                            ("--mem-fraction", "--mem-fraction-static")):
+                            ("--mem-fraction", "--mem-fraction-static"), ("-prot", "-port")):
             status, said = refusal(wrong, "1")
             self.assertEqual(status, 2)
             self.assertEqual(said, f"sluice: unknown flag '{wrong}'; did you mean '{near}'?\n")
