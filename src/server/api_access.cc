@@ -58,6 +58,16 @@ std::string_view port_of(std::string_view host) {
   return colon == host.npos || bare_address ? std::string_view() : host.substr(colon);
 }
 
+// Accepts a host with or without a port, such as "a.example:80" and "[::1]:80".
+bool is_host_and_port(std::string_view text) {
+  if (text.starts_with('[')) {
+    const size_t end = text.find(']');
+    return end != text.npos && is_address(std::string(text.substr(1, end - 1))) &&
+           is_port(text.substr(end + 1));
+  }
+  return is_host(host_name(text)) && is_port(port_of(text));
+}
+
 Status wrong_host(const std::string& name) {
   return invalid("wanted host names such as chat.example, or '*' alone for any, found '" + name + "'");
 }
@@ -79,7 +89,7 @@ Status check_origin(std::string_view origin) {
   std::string_view host = origin.substr(end + 3);
   if (host.ends_with('/')) host.remove_suffix(1);
   const std::string_view port = port_of(host);
-  if (!is_host(host_name(host)) || !is_port(port)) return wrong("");
+  if (!is_host_and_port(host)) return wrong("");
   if ((scheme == "http" && port == ":80") || (scheme == "https" && port == ":443"))
     return wrong("; browsers omit the default port");
   return {};
@@ -123,7 +133,7 @@ Result<std::vector<std::string>> read_hosts(std::string_view text) {
   auto names = read_names(text);
   if (!names.ok()) return names;
   for (const std::string& name : names.value())
-    if (name != "*" && (!is_host(host_name(name)) || !is_port(port_of(name)))) return wrong_host(name);
+    if (name != "*" && !is_host_and_port(name)) return wrong_host(name);
   return names;
 }
 
@@ -157,7 +167,15 @@ bool Access::authorized(const HttpRequest& request) const {
 }
 
 std::optional<ApiError> Access::check_host(const HttpRequest& request) const {
-  if (!options_.api_keys.empty() || request.host.empty() || has(options_.allowed_hosts, "*")) return {};
+  if (request.host.empty()) return {};
+  std::string_view named = request.host;
+  if (named.ends_with(':') && !named.ends_with("::")) named.remove_suffix(1);  // the port may be empty
+  // RFC 9112, 3.2: a Host header that names no host is an error, even if all hosts are allowed.
+  if (!is_host_and_port(named))
+    return ApiError{.status = 400,
+                    .message = "Host: wanted a name or an address, with or without a port, found '" +
+                               shortened(request.host) + "'"};
+  if (!options_.api_keys.empty() || has(options_.allowed_hosts, "*")) return {};
   const std::string host = host_name(request.host);
   // Names without a dot and names below "localhost" resolve only locally, so no page from the internet can have such a name.
   const bool local = host.find('.') == host.npos || host.ends_with(".localhost");

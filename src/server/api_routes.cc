@@ -77,8 +77,10 @@ std::optional<ApiError> ApiServer::check(const HttpRequest& request, const Endpo
                     .message = shortened(request.path) + ": wanted " + (*endpoint)->methods + ", found " +
                                shortened(request.method),
                     .code = "method_not_allowed"};
-  const bool is_json = lower(request.content_type).starts_with("application/json");
-  if (request.method == "POST" && !is_json)
+  // Parameters such as charset=utf-8 may follow the type.
+  std::string type = lower(request.content_type.substr(0, request.content_type.find(';')));
+  type.erase(type.find_last_not_of(" \t") + 1);
+  if (request.method == "POST" && type != "application/json")
     return ApiError{
         .status = 415,
         .message = "Content-Type: wanted application/json, found '" + shortened(request.content_type) + "'",

@@ -65,6 +65,14 @@ class WhereARequestEnds(ServerTest):
             answer = self.server.raw(f"GET {target} HTTP/1.1\r\nHost: other.example\r\nConnection: close\r\n\r\n".encode())
             self.assertEqual(statuses(answer), [status], (target, answer))
 
+    def test_bodies_of_other_types(self):
+        for kind, status in (("application/jsonx", 415), ("application/json-patch+json", 415), ("application/json, text/plain", 415), ("", 415),
+                             ("Application/JSON; charset=utf-8", 200), ("application/json ;x=y", 200), ("application/json;", 200)):
+            found, _, answer = self.server.ask(CHAT, {"messages": QUESTION, "max_tokens": 1}, {"Content-Type": kind})
+            self.assertEqual(found, status, kind)
+            if status == 415:
+                self.assertIn(f"wanted application/json, found '{kind}'", answer["error"]["message"])
+
     def test_bodies_in_other_codings(self):
         for coding, status in (("gzip", 415), ("br", 415), ("gzip, identity", 415), ("identity", 200), ("Identity", 200)):
             found, _, answer = self.server.ask(CHAT, {"messages": QUESTION, "max_tokens": 1}, {"Content-Encoding": coding})
@@ -117,7 +125,7 @@ class Names(OwnServerTest):
 
     def test_names_of_the_server(self):
         server = self.start()
-        for name in ("localhost", "LOCALHOST:8000", "a.localhost", "localhost.", "127.0.0.1", "10.1.2.3:8000", "[::1]", "[fe80::1]:80", "sluice", "sluice:8000"):
+        for name in ("localhost", "LOCALHOST:8000", "a.localhost", "localhost.", "127.0.0.1", "10.1.2.3:8000", "[::1]", "[fe80::1]:80", "[::1]:", "sluice", "sluice:8000", "sluice:"):
             self.assertEqual(self.host(server, name), 200, name)
         for name in ("evil.example", "evil.example:8000", "127.0.0.1.evil.example", "1.2.3", "localhost.evil.example", "evil.example."):
             for path in ("/v1/models", "/", "/health", "/metrics"):
@@ -126,6 +134,16 @@ class Names(OwnServerTest):
             self.assertEqual((status, answer["error"]["code"]), (403, "host_not_allowed"))
             self.assertIn("--allowed-hosts", answer["error"]["message"])
         self.assertEqual(server.stop(), 0)
+
+    def test_what_is_no_name(self):
+        """RFC 9112, 3.2: a Host header that is no host gets 400, also if any host is allowed."""
+        for flags in ((), ("--api-key", "k"), ("--allowed-hosts", "*")):
+            server = self.start(*flags)
+            for name in ("a b", "a@b", "a,b", "a:b", "a:1:x", "[::1", "[::1]x", "[a]", "[]", "http://a", "a/b", ".", "a..b", "a%20b"):
+                status, _, answer = server.ask("/health", headers={"Host": name})
+                self.assertEqual(status, 400, (flags, name, answer))
+                self.assertIn(f"Host: wanted a name or an address, with or without a port, found '{name}'", answer["error"]["message"])
+            self.assertEqual(server.stop(), 0)
 
     def test_other_names(self):
         for flags in (("--allowed-hosts", "a.example,b.example"), ("--allowed-hosts", "A.example", "--allowed-hosts", "b.example."),
@@ -190,7 +208,7 @@ class Flags(unittest.TestCase):
                                   ("--allowed-origins", "a b", "wanted names"), ("--allowed-hosts", '["e.f", 5]', "wanted names"),
                                   ("--allowed-origins", "[]", "wanted names"),
                                   *(("--allowed-hosts", name, "wanted host names") for name in (
-                                      "http://a.b", "*.example.com", "a.b/", ".example.com", "a..b", "a.b:x", "a.b,c/d", "ä.example", "[::1]:x")),
+                                      "http://a.b", "*.example.com", "a.b/", ".example.com", "a..b", "a.b:x", "a.b,c/d", "ä.example", "[::1]:x", "[::1", "[::1]x")),
                                   *(("--allowed-origins", name, "wanted origins") for name in (
                                       "c.d", "https://*.x.y", "https://a.b/c", "https://", "//a.b", "https://a.b:x", "https://a@b", "https://a.b:443",
                                       "http://a.b:80", "https://a.b,c.d", "https:/a.b", "https://a.b?x"))):
