@@ -32,6 +32,8 @@ static int serve(const ServeOptions& options, ServerLog& log) {
       return wrong_use(said.message);
   const auto notes = check_other_servers(options.other_servers, options.model, *format.value());
   if (!notes.ok()) return wrong_use(notes.status().message);
+  if (const Status address = HttpServer::check(options.http); !address.ok())
+    return wrong_use(address.message);
   ModelFlags flags = options.model;
   flags.count_experts = true;                         // for /metrics
   flags.quiet = options.api.log != LogFormat::kText;  // because open_session() prints its lines as plain text

@@ -128,6 +128,13 @@ class Start(OwnServerTest):
         self.assertIn(f"127.0.0.1 port {server.port}", self.refused("--port", str(server.port)))
         self.assertIn("cannot listen", self.refused("--host", "192.0.2.1", "--port", "0"))
 
+    def test_the_address_is_checked_before_the_model_is_loaded(self):
+        server = self.start()
+        for words in (("--port", str(server.port)), ("--host", "192.0.2.1", "--port", "0"), ("--host", "nowhere.invalid", "--port", "0")):
+            out = subprocess.run([COMMAND, "serve", *words], capture_output=True, timeout=WATCHDOG, text=True)
+            self.assertEqual(out.returncode, 2)
+            self.assertRegex(out.stderr, r"\Asluice: cannot listen on .*\n\Z")  # no line about a model
+
 
 if __name__ == "__main__":
     unittest.main()

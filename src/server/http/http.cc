@@ -20,6 +20,27 @@ constexpr auto kTick = std::chrono::milliseconds(100);
 constexpr auto kPatience = std::chrono::milliseconds(50);
 constexpr int kAcceptsOfTurn = 64;
 
+Status cannot_listen(const HttpOptions& options, const error_code& error) {
+  return {Code::kIo, "cannot listen on " + options.host + " port " + std::to_string(options.port) + ": " +
+                         error.message()};
+}
+
+// Binds `acceptor` to the address of `options`, without listening.
+Status bind(const HttpOptions& options, asio::io_context& context, tcp::acceptor* acceptor) {
+  if (options.host.empty())
+    return invalid("host: wanted an address or a name, found ''");  // an empty host would bind all addresses
+  error_code error;
+  tcp::resolver resolver(context);
+  const auto found = resolver.resolve(options.host, std::to_string(options.port),
+                                      tcp::resolver::passive | tcp::resolver::numeric_service, error);
+  if (error) return cannot_listen(options, error);
+  const tcp::endpoint endpoint = found.begin()->endpoint();
+  acceptor->open(endpoint.protocol(), error);
+  if (!error) acceptor->set_option(tcp::acceptor::reuse_address(true), error);
+  if (!error) acceptor->bind(endpoint, error);
+  return error ? cannot_listen(options, error) : Status{};
+}
+
 }  // namespace
 
 Clock::time_point after(double seconds) {
@@ -33,22 +54,11 @@ std::string HttpLoop::new_id() {
 }
 
 Status HttpLoop::open() {
-  const std::string place = options_.host + " port " + std::to_string(options_.port);
-  const auto failed = [&](const error_code& e) {
-    return Status{Code::kIo, "cannot listen on " + place + ": " + e.message()};
-  };
+  SLUICE_TRY(bind(options_, context_, &acceptor_));
   error_code error;
-  tcp::resolver resolver(context_);
-  const auto found = resolver.resolve(options_.host, std::to_string(options_.port),
-                                      tcp::resolver::passive | tcp::resolver::numeric_service, error);
-  if (error) return failed(error);
-  const tcp::endpoint endpoint = found.begin()->endpoint();
-  acceptor_.open(endpoint.protocol(), error);
-  if (!error) acceptor_.set_option(tcp::acceptor::reuse_address(true), error);
-  if (!error) acceptor_.bind(endpoint, error);
-  if (!error) acceptor_.listen(asio::socket_base::max_listen_connections, error);
+  acceptor_.listen(asio::socket_base::max_listen_connections, error);
   if (!error) acceptor_.non_blocking(true, error);
-  if (error) return failed(error);
+  if (error) return cannot_listen(options_, error);
   for (const int signal : {SIGINT, SIGTERM}) {
     struct sigaction now {};
     sigaction(signal, nullptr, &now);
@@ -175,9 +185,13 @@ std::string HttpLoop::url() const {
   return "http://" + (at.address().is_v6() ? "[" + host + "]" : host) + ":" + std::to_string(at.port());
 }
 
+Status HttpServer::check(const HttpOptions& options) {
+  asio::io_context context;
+  tcp::acceptor acceptor(context);
+  return bind(options, context, &acceptor);
+}
+
 Result<std::unique_ptr<HttpServer>> HttpServer::listen(const HttpOptions& options, HttpService& service) {
-  if (options.host.empty())
-    return invalid("host: wanted an address or a name, found ''");  // an empty host would listen on all addresses
   auto loop = std::make_unique<HttpLoop>(options, service);
   SLUICE_TRY(loop->open());
   return std::unique_ptr<HttpServer>(std::move(loop));

@@ -109,6 +109,8 @@ struct HttpOptions {
 
 class HttpServer {
  public:
+  // Whether the address can be bound now. Called before a model is loaded, which may take minutes. Errors as of listen().
+  static Status check(const HttpOptions& options);
   // Binds the address and starts to listen. kIo: names the address and the system's reason.
   static Result<std::unique_ptr<HttpServer>> listen(const HttpOptions& options, HttpService& service);
   virtual ~HttpServer() = default;
