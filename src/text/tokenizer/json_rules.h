@@ -34,4 +34,12 @@ inline Status only_neutral(const JsonAt& object, const std::string& key, const J
 
 inline Result<std::string> type_of(const JsonAt& object) { return object.string("type"); }
 
+// Call it before only_keys(), because an object of another type has other keys.
+inline Status only_type(const JsonAt& object, std::string_view wanted) {
+  const auto type = type_of(object);
+  if (!type.ok()) return type.status();
+  if (type.value() == wanted) return {};
+  return not_supported(object.at("type").value(), "\"" + std::string(wanted) + "\"");
+}
+
 }  // namespace sluice

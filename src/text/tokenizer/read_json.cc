@@ -107,8 +107,8 @@ class TokenizerReader {
     const auto type = type_of(normalizer);
     if (!type.ok()) return type.status();
     if (type.value() == "Sequence") return read_empty_sequence(normalizer);
+    SLUICE_TRY(only_type(normalizer, "NFC"));
     SLUICE_TRY(only_keys(normalizer, {"type"}));
-    if (type.value() != "NFC") return not_supported(normalizer.at("type").value(), "\"NFC\"");
     data_->nfc = true;
     return {};
   }
@@ -124,12 +124,10 @@ class TokenizerReader {
   }
 
   Status read_model(const JsonAt& model) {
+    SLUICE_TRY(only_type(model, "BPE"));
     SLUICE_TRY(
         only_keys(model, {"type", "dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix",
                           "fuse_unk", "byte_fallback", "ignore_merges", "vocab", "merges"}));
-    const auto type = type_of(model);
-    if (!type.ok()) return type.status();
-    if (type.value() != "BPE") return not_supported(model.at("type").value(), "\"BPE\"");
     for (const char* key : {"dropout", "unk_token"}) SLUICE_TRY(only_neutral(model, key, nullptr));
     for (const char* key : {"continuing_subword_prefix", "end_of_word_suffix"})
       SLUICE_TRY(only_neutral(model, key, ""));
@@ -343,24 +341,23 @@ class TokenizerReader {
   }
 
   Status read_byte_level(const JsonAt& step) {
+    SLUICE_TRY(only_type(step, "ByteLevel"));
     SLUICE_TRY(only_keys(step, {"type", "add_prefix_space", "trim_offsets", "use_regex"}));
-    const auto type = type_of(step);
-    if (!type.ok()) return type.status();
-    if (type.value() != "ByteLevel") return not_supported(step.at("type").value(), "\"ByteLevel\"");
     const auto prefix = step.boolean("add_prefix_space", true);  // default of Hugging Face tokenizers
     if (!prefix.ok()) return prefix.status();
-    if (prefix.value())
-      return unsupported(step.where() + ".add_prefix_space: wanted false, found true or nothing");
+    if (prefix.value()) {
+      const auto found = step.at("add_prefix_space");
+      return found.ok() ? not_supported(found.value(), "false")
+                        : unsupported(step.where() + ".add_prefix_space: wanted false, found no such key");
+    }
     const auto use_regex = step.boolean("use_regex", true);
     if (!use_regex.ok()) return use_regex.status();
     return use_regex.value() ? add_pattern(kGpt2Pattern, step.where() + ".use_regex") : Status{};
   }
 
   Status read_split(const JsonAt& step) {
+    SLUICE_TRY(only_type(step, "Split"));
     SLUICE_TRY(only_keys(step, {"type", "pattern", "behavior", "invert"}));
-    const auto type = type_of(step);
-    if (!type.ok()) return type.status();
-    if (type.value() != "Split") return not_supported(step.at("type").value(), "\"Split\"");
     const auto behavior = step.string("behavior");
     if (!behavior.ok()) return behavior.status();
     if (behavior.value() != "Isolated") return not_supported(step.at("behavior").value(), "\"Isolated\"");
@@ -383,11 +380,7 @@ class TokenizerReader {
   Status read_decoder() {
     const auto decoder = root_.at("decoder");
     if (!decoder.ok()) return decoder.status();
-    const auto type = type_of(decoder.value());
-    if (!type.ok()) return type.status();
-    if (type.value() != "ByteLevel")
-      return not_supported(decoder.value().at("type").value(), "\"ByteLevel\"");
-    return {};  // ByteLevel's flags have no effect on decoding
+    return only_type(decoder.value(), "ByteLevel");  // its flags have no effect on decoding
   }
 
   Status read_ends() {
