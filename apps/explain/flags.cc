@@ -148,7 +148,7 @@ Command add_explain(CLI::App& root, const std::vector<std::string>& words) {
   } else {
     app->add_option("--tokens", flags->options.tokens, "with --model: tokens per step")
         ->capture_default_str()
-        ->check(integer_between(0, kStepTokensMax));
+        ->check(integer_between(1, kStepTokensMax));
     add_moe_backend(app, &flags->options.moe_backend, "With --model");
     add_moe_activations(app, &flags->options.fp8_activations, "With --model");
     app->add_option("--kv-cache-dtype", flags->options.kv_cache_dtype,

@@ -10,7 +10,7 @@ std::string moe_layer_json(const MoeLayerReport& report) {
   return json_text({{"model", report.model},
                     {"device", report.device},
                     {"layout", report.layout},
-                    {"weight_bytes", report.weight_bytes},
+                    {"weight_bytes", static_cast<int64_t>(report.weight_bytes)},
                     {"check", checks},
                     {"run", timings_json(report.timings)}});
 }

@@ -282,6 +282,12 @@ TEST(Cli, EachSubcommandShowsExamplesThatWork) {
     EXPECT_TRUE(contains(report, suite)) << report;
 }
 
+TEST(Cli, TokensOfAModelHaveOneRange) {
+  for (const char* tokens : {"0", "-1", "16385"})
+    EXPECT_TRUE(contains(complaint({"explain", "--model", "gpt-oss-20b", "--tokens", tokens}),
+                         "--tokens: wanted an integer from 1 to 16384, found '" + std::string(tokens) + "'"));
+}
+
 TEST(Cli, MoeNamesWhatIsWrong) {
   EXPECT_TRUE(contains(complaint({"moe", "gpt-oss-20"}), "did you mean 'gpt-oss-20b'?"));
   EXPECT_TRUE(contains(complaint({"moe", "--tokens", "0"}),
@@ -310,6 +316,7 @@ TEST(Cli, MoeRunsALayerGivenAsFieldsWithANamedKernel) {
                                    "--moe-decode-tokens", "4", "--json"});
   EXPECT_TRUE(contains(json, "cpu.expert_gemm.panels_f32")) << json;
   EXPECT_TRUE(contains(json, "cpu.lora_delta.dot")) << json;
+  EXPECT_FALSE(contains(json, ".0,\n  \"check\"")) << json;  // weight_bytes is an integer
 }
 
 // Kernels that round activations to FP8 are listed if they can run; otherwise requesting them is an error.
