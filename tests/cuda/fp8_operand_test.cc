@@ -58,6 +58,23 @@ TEST(Fp8Operand, E4m3CodesMeetTheirColumns) {
           }
 }
 
+// Register u + 2 h of thread t in a bf16 product has row 16 (t / 32) + t % 32 / 4 + 8 u at columns 8 h + 2 (t % 4) and the next one.
+TEST(Fp8Operand, PairsOfE4m3AreOperandsInBf16) {
+  const FragmentShape shape{1, 1};
+  for (int64_t t = 0; t < kFragmentThreads; ++t)
+    for (int64_t step = 0; step < 4; ++step)
+      for (int64_t u = 0; u < 2; ++u)
+        for (int64_t h = 0; h < 2; ++h)
+          for (int64_t i = 0; i < 2; ++i) {
+            const int64_t row = 16 * (t / 32) + t % 32 / 4 + 8 * u, k = 16 * step + 8 * h + 2 * (t % 4) + i;
+            const int64_t at = fragment_code8_index(shape, {0, row}, k),
+                          word = (step / 2 * kFragmentThreads + t) * 4 + step % 2 * 2 + u;
+            ASSERT_EQ(at / 4, word) << "row " << row << ", k " << k;
+            const uint32_t code = 0x53, bits = fragment_pair8(code << (8 * (at % 4)), static_cast<int>(h));
+            ASSERT_EQ(bits, code << 4 << (16 * i)) << "row " << row << ", k " << k;
+          }
+}
+
 TEST(Fp8Operand, Mxfp4CodesMeetTheirColumns) {
   const FragmentShape shape{1, 1};
   Random random(8);
