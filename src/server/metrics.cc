@@ -32,16 +32,20 @@ std::string escaped(const std::string& label) {
 
 class Page {
  public:
-  explicit Page(const std::string& model) : label_("model_name=\"" + escaped(model) + "\"") {}
+  explicit Page(const std::string& model) : label_("model_name=\"" + escaped(model) + "\"") {
+    text_.reserve(64 << 10);
+  }
   void begin(const std::string& name, const char* type, const char* help) {
     name_ = name;
     text_ += "# HELP " + name + " " + help + "\n# TYPE " + name + " " + type + "\n";
   }
-  void sample(double value, const std::string& more = "", const char* suffix = "") {
-    text_ +=
-        name_ + suffix + "{" + label_ + (more.empty() ? "" : "," + more) + "} " + number_text(value) + "\n";
+  // A page has many samples and is made on the thread of all connections, so only text_ allocates.
+  void sample(double value, std::string_view more = {}, std::string_view suffix = {}) {
+    text_.append(name_).append(suffix).append("{").append(label_);
+    if (!more.empty()) text_.append(",").append(more);
+    text_.append("} ").append(number_text(value)).append("\n");
   }
-  // Adds a sample with numeric labels. A metric may have thousands of samples, so only text_ allocates.
+  // Adds a sample with numeric labels.
   void sample(std::initializer_list<std::pair<std::string_view, int64_t>> numbered, int64_t value) {
     text_.append(name_).append("{").append(label_);
     for (const auto& [key, number] : numbered) {
