@@ -113,7 +113,6 @@ struct Mxfp8Codes : CodesOf<DType::kE4M3, WeightScales::kMx> {
 struct Fp8RowCodes : CodesOf<DType::kE4M3, WeightScales::kRows> {
   struct Block {
     CodeWords8 codes;
-    __device__ __forceinline__ void load_scales(uint32_t) {}
     __device__ __forceinline__ void load(uint32_t codes_at, uint32_t) { codes.load(codes_at); }
     template <int kStep>
     __device__ __forceinline__ void decode(uint32_t (&a)[4]) const {
@@ -126,11 +125,9 @@ struct Fp8BlockCodes : CodesOf<DType::kE4M3, WeightScales::kBlocks> {
   struct Block {
     CodeWords8 codes;
     uint2 scale, factor;  // f32 of the thread's row and of the row 8 below it
-    __device__ __forceinline__ void load_scales(uint32_t at) {
-      scale = tile::load_shared_pair(at), factor = tile::load_shared_pair(at + 16);
-    }
     __device__ __forceinline__ void load(uint32_t codes_at, uint32_t scales_at) {
-      codes.load(codes_at), load_scales(scales_at);
+      codes.load(codes_at);
+      scale = tile::load_shared_pair(scales_at), factor = tile::load_shared_pair(scales_at + 16);
     }
     template <int kStep>
     __device__ __forceinline__ void decode(uint32_t (&a)[4]) const {

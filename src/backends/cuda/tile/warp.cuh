@@ -1,27 +1,11 @@
 // Operations of the lanes of a warp.
 #pragma once
-#include <cstdint>
 
 namespace sluice::cuda::tile {
 
 // Returns v, which must be equal in all lanes, as a value that the compiler knows to be uniform.
 // For other values, TMA, bulk copies and wgmma cost a loop over lanes, or a register in every lane.
 __device__ __forceinline__ int uniform(int v) { return __shfl_sync(0xffffffffu, v, 0); }
-
-// Whether v is 0 in all lanes, computed where the call stands: the compiler does not move it past a wait.
-__device__ __forceinline__ bool none_of_warp(uint32_t v) {
-  uint32_t none;
-  asm volatile(
-      "{\n"
-      ".reg .pred is_set, any;\n"
-      "setp.ne.u32 is_set, %1, 0;\n"
-      "vote.sync.any.pred any, is_set, 0xffffffff;\n"
-      "selp.u32 %0, 0, 1, any;\n"
-      "}"
-      : "=r"(none)
-      : "r"(v));
-  return none != 0;
-}
 
 // Adds to each value the values of all lower lanes; `lane` is the index among
 // kWidth adjacent lanes. Only the first kReach lanes get complete sums.

@@ -93,7 +93,7 @@ inline constexpr TileKernel kDecodedTiles[] = {
     {192, 112, 16, 160, 2, XSource::kRowBoxes, PairShares::kRowsOfX},
 };
 
-// An x in FP8: three consumer warpgroups, or two if tile_n is above 160, with one row block each. A stage has an even number of k
+// An x in FP8: with MXFP4 three consumer warpgroups, or two if tile_n is above 160, and with e4m3 two; each has one row block. A stage has an even number of k
 // blocks, because a row of 128 bytes of x has two of them.
 inline constexpr TileKernel kMxfp4Fp8Tiles[] = {
     {192, 64, 16, 112, 4, XSource::kInOrder},

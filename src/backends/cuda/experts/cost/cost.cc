@@ -23,7 +23,7 @@ constexpr double kBlockRows = 64, kFragmentsOfBlock = 4;
 // Bytes of a row of x in a k block.
 double row_bytes(const ExpertGemm::Problem& p) { return p.x == DType::kE4M3 ? 64 : 128; }
 
-// Single-CTA kernels that decode may cut the tiles of the last round into tiles for one or two of their three warpgroups.
+// Single-CTA kernels that decode may cut the tiles of the last round into tiles for one or two of their warpgroups.
 bool cuts_last_round(DType w, const TileKernel& k) { return w != DType::kBF16 && k.ctas() == 1; }
 // Bytes that a gather warp copies at once (kGatherRows x kGatherBlocks of tiles.cuh).
 double gather_item_bytes(DType w, const TileKernel& k) {

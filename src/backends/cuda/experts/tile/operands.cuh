@@ -78,7 +78,7 @@ struct OperandBlocks : DecodedBlocks<Codes> {
                                                         uint32_t previous, bool releases) {
     Factors first, second;
     first.load(at.scales), second.load(at.scales + C::kScaleBytes);
-    const bool simple = full && tile::none_of_warp(second.change);
+    const bool simple = full && !__any_sync(0xffffffffu, second.change != 0);
     tile::wait_groups<0>();
     ring.release(previous, releases);
     CodeWords8 codes[2];
