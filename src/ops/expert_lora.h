@@ -7,8 +7,8 @@
 
 namespace sluice {
 
-// A gated product reads its packed weights as an ordinary product whose features are the layout's rows, padding included. product_columns:
-// the number of these features. product_column: the one that is a feature's gate (up = false; also for features without a gate) or up.
+// A gated product is computed as an ungated one, whose features are the layout's rows, including padding. product_columns: the number of
+// these features. product_column: which of them is a feature's gate (up = false; also for features without a gate) or up.
 SLUICE_HOST_DEVICE constexpr int64_t product_columns(WeightLayout layout, int64_t features, bool gated) {
   if (!gated) return features;
   return 2 * (layout == WeightLayout::kRowMajor   ? features

@@ -190,7 +190,7 @@ TEST(CudaCards, LoraDeltaTakesTensorCoresBeyond64Tokens) {
             std::string::npos);
 }
 
-// Measured with 8 adapters of rank 16 on gpt-oss-120b: few rows share a cluster of 8 CTAs, many rows a CTA.
+// Measured with 8 adapters of rank 16 on gpt-oss-120b: one of few rows has a cluster of 8 CTAs, many rows share a CTA.
 TEST(CudaCards, ExpertLoraDividesFewRowsOverManyCtas) {
   ExpertLora::Problem up{.rows = 4, .tokens = 1, .slots = 4, .experts = 128, .rank = 16, .adapters = 8};
   up.layout = WeightLayout::kFragments, up.act = Activation::kSwiGlu, up.gathers = true, up.z = DType::kBF16;
@@ -200,10 +200,14 @@ TEST(CudaCards, ExpertLoraDividesFewRowsOverManyCtas) {
     const Verdict& v = d.verdicts[static_cast<size_t>(d.chosen)];
     return std::string(v.candidate) + ":" + v.configs[static_cast<size_t>(v.config)].name;
   };
-  for (const auto& [tokens, config] : {std::pair{1, "1x8"}, std::pair{16, "2x4"}, std::pair{64, "2x2"},
-                                       std::pair{256, "8x2"}, std::pair{8192, "16x1"}})
-    EXPECT_EQ(chosen(ExpertLora::at_tokens(up, tokens)), std::string("cuda.expert_lora.mma_sm90:") + config)
-        << tokens;
+  for (const auto& [tokens, kernel] :
+       {std::pair{1, "rows_sm90:1x8"}, std::pair{16, "rows_sm90:1x2"}, std::pair{64, "rows_sm90:1x4"},
+        std::pair{256, "mma_sm90:8x2"}, std::pair{8192, "mma_sm90:16x1"}})
+    EXPECT_EQ(chosen(ExpertLora::at_tokens(up, tokens)), std::string("cuda.expert_lora.") + kernel) << tokens;
+  // The parts of A and B of a CTA do not fit into its shared memory.
+  ExpertLora::Problem large = ExpertLora::at_tokens(up, 1);
+  large.rank = 256;
+  EXPECT_EQ(chosen(large), "cuda.expert_lora.mma_sm90:1x8");
   constexpr std::string_view kMma = "cuda.expert_lora.mma_sm90";
   ExpertLora::Problem odd = up;
   odd.rank = 12;
@@ -217,7 +221,7 @@ TEST(CudaCards, ExpertLoraDividesFewRowsOverManyCtas) {
 
 // The cost of an operation's stages, each by its cheapest kernel.
 template <class... Ops>
-double least_us(const typename Ops::Problem&... problems) {
+double min_us(const typename Ops::Problem&... problems) {
   double sum = 0;
   const auto add = [&]<class Op>(std::type_identity<Op>, const typename Op::Problem& p) {
     const Decision d = decide<Op>(p, h200(), cuda::catalog().table<Op>());
@@ -254,7 +258,7 @@ TEST(CudaCards, RouterRouteIsOneKernelOrTheBestPair) {
   for (const int64_t tokens : {0, 100, 1000, 16384}) {
     p.route.tokens = tokens, p.route.experts = 128;
     EXPECT_EQ(chosen().candidate, kStageByStage);
-    EXPECT_DOUBLE_EQ(chosen().cost_us, (least_us<RouterGemm, RouteTopk>(RouterRoute::gate(p), p.route)))
+    EXPECT_DOUBLE_EQ(chosen().cost_us, (min_us<RouterGemm, RouteTopk>(RouterRoute::gate(p), p.route)))
         << tokens;
   }
 }
@@ -269,8 +273,8 @@ TEST(CudaCards, ExpertsStageByStageCostWhatTheirKernelsDo) {
       const RunDecision made =
           decide_run<ExpertMlp>(p, h200(), cuda::catalog(), {.force = "cuda.group_rows.cluster_sm90"});
       ASSERT_TRUE(made.by_stages()) << made.decision.status().message;
-      const auto outer = least_us<GroupRows, Combine>(ExpertMlp::group(p), ExpertMlp::combine(p)),
-                 products = least_us<ExpertGemm, ExpertGemm>(ExpertMlp::up(p), ExpertMlp::down(p));
+      const auto outer = min_us<GroupRows, Combine>(ExpertMlp::group(p), ExpertMlp::combine(p)),
+                 products = min_us<ExpertGemm, ExpertGemm>(ExpertMlp::up(p), ExpertMlp::down(p));
       const Decision both =
           decide<GroupedMlp>(GroupedMlp::of(p), h200(), cuda::catalog().table<GroupedMlp>());
       EXPECT_NEAR(made.decision.choice().cost_us,

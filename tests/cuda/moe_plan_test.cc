@@ -144,7 +144,7 @@ TEST(MoePlanOnCuda, FeaturesPlanAtEveryCount) {
 class MadeUp {
  public:
   MadeUp(int64_t most, double us, bool batch_invariant = true) : card_{base()} {
-    most_ = most, us_ = us;
+    max_ = most, us_ = us;
     card_.batch_invariant = batch_invariant;
   }
   const Candidate<ExpertMlp>& card() const { return card_; }
@@ -157,7 +157,7 @@ class MadeUp {
             .supports =
                 [](const ExpertMlp::Problem& p, const DeviceInfo&) {
                   Refusal r;
-                  r.need(p.tokens <= most_, "few tokens", "tokens", p.tokens);
+                  r.need(p.tokens <= max_, "few tokens", "tokens", p.tokens);
                   return r;
                 },
             .cost_us = [](const ExpertMlp::Problem&, const DeviceInfo&) { return us_; },
@@ -165,7 +165,7 @@ class MadeUp {
             .enqueue = [](const ExpertMlp::Problem&, const ExpertMlp::Args&, Workspace,
                           Stream) { return unsupported("a card without a kernel"); }};
   }
-  static inline int64_t most_ = 0;
+  static inline int64_t max_ = 0;
   static inline size_t workspace_ = 1024;
   static inline double us_ = 0;
   Candidate<ExpertMlp> card_;

@@ -6,11 +6,11 @@
 // it multiplies A x by B and keeps the pair's rows; bias, activation and the store to y follow. Operands of mma.sync are loaded directly
 // from global memory (tile/operand.cuh).
 //
-// Wins    wherever it accepts the problem.
-// Loses   nowhere among the kernels that exist.
+// Wins    for ranks above 16 or so, and for many rows.
+// Loses   to rows_sm90 up to some 64 tokens of small ranks.
 // Limits  see supports() below. The split of a sum depends on the configuration, so the kernel is not batch-invariant.
 // Bytes   reads A and B of a pair once per tile that has a row with it.
-// Source  original; the contract is ops/expert_lora.h, the design is that of docs/lab/cuda-lora.md.
+// Source  original; the contract is ops/expert_lora.h; docs/lab/cuda-lora.md describes the design.
 #include "backends/cuda/card.h"
 #include "backends/cuda/experts/lora/lora_tile.h"
 #include "ops/expert_lora.h"
@@ -37,25 +37,15 @@ size_t shared_bytes(const ExpertLora::Problem& p, const Tile& t) {
 }
 
 Refusal supports(const ExpertLora::Problem& p, const DeviceInfo& d) {
-  Refusal r;
-  need_sm90(r, d);
-  need_type(r, "x", p.x, DType::kBF16, "operand of mma.sync");
-  need_type(r, "w", p.w, DType::kBF16, "operand of mma.sync");
-  need_multiple(r, "width", p.width, 8, "16-byte chunks of a row");
-  need_multiple(r, "rank", p.rank, 8, "16-byte chunks of a row of b");
-  need_multiple(r, "features", p.features, 8, "16-byte chunks of a row of z");
+  Refusal r = lora_refusal(p, d, "operand of mma.sync");
   r.need(p.width >= 128, "width >= 128 (shorter sums may miss their bound on tensor cores)", "width",
          p.width);
   r.need(p.rank <= 256, "rank <= 256 (each warp's sums in shared memory)", "rank", p.rank);
-  r.need(!is_gated(p.act) || p.layout == WeightLayout::kFragments, "layout fragments (adjacent columns of z)",
-         "layout=" + std::string(word(p.layout)));
-  r.need(!p.x_unaligned, "x_unaligned=0 (16-byte chunks of a row)", "x_unaligned", p.x_unaligned);
-  r.need(p.rows < (int64_t{1} << 27), "rows < 2^27 (CTAs in a grid)", "rows", p.rows);
   return r;
 }
 
 // The expected number of different (adapter, expert) pairs in a tile. Rows are sorted by expert and then by token. Up to 256 tokens are
-// taken for a decode step, whose neighbours have independent adapters; in longer calls the tokens of an adapter are adjacent.
+// taken for a decode step, whose neighbors have independent adapters; in longer calls the tokens of an adapter are adjacent.
 double pairs_of_tile(const ExpertLora::Problem& p, const Tile& t) {
   constexpr int64_t kDecodeTokens = 256;
   const double of_expert = std::max(1.0, ExpertLora::expected_rows(p) / static_cast<double>(p.experts));
@@ -160,23 +150,12 @@ Status Launcher::enqueue(const ExpertLora::Problem& p, std::span<const KernelLau
                          const ExpertLora::Args& a, Workspace, Stream stream) {
   if (p.rows == 0) return {};
   const Tile tile{launches[0].value[0], launches[0].value[1]};
-  MmaParameters parameters;
-  static_cast<LoraParameters&>(parameters) = lora_parameters(p, a);
+  MmaParameters parameters = mma_parameters(p, a);
   parameters.tile = tile.rows, parameters.blocks = tile.blocks;
   parameters.units = static_cast<int>(parts(parts(p.width, kLoraUnit), int64_t{tile.blocks} * kLoraWarps));
   parameters.pitch = pitch_of(p);
-  parameters.zero = 0;
-  parameters.settled = p.settled;
-  const auto row_of = [&](int64_t feature, bool up) {
-    return static_cast<uint32_t>(is_gated(p.act) ? gated_row(p.gate_order, p.features, feature, up)
-                                                 : feature);
-  };
-  parameters.gate_row = row_of(0, false), parameters.up_row = row_of(0, true);
-  parameters.row_step = row_of(1, false) - parameters.gate_row;
   constexpr int64_t kRowsOfOwnPairs = 4096;  // with more rows, other tiles have read most pairs before
   parameters.prefetches = p.rows <= kRowsOfOwnPairs;
-  parameters.y_pairs = a.y.dtype == DType::kBF16 && reinterpret_cast<uintptr_t>(a.y.data) % 4 == 0 &&
-                       a.y.stride[0] % 2 == 0 && p.features % 2 == 0;
   const bool gated = is_gated(p.act);
   const int inner = parameters.inner;
   const auto kernel = rows_of_product(tile) == 8

@@ -21,6 +21,22 @@ struct MmaParameters : LoraParameters {
   bool y_pairs;  // two adjacent elements in bf16 are one aligned word
 };
 
+// All but the fields of a configuration.
+inline MmaParameters mma_parameters(const ExpertLora::Problem& p, const ExpertLora::Args& a) {
+  MmaParameters out{};
+  static_cast<LoraParameters&>(out) = lora_parameters(p, a);
+  out.settled = p.settled;
+  const auto row_of = [&](int64_t feature, bool up) {
+    return static_cast<uint32_t>(is_gated(p.act) ? gated_row(p.gate_order, p.features, feature, up)
+                                                 : feature);
+  };
+  out.gate_row = row_of(0, false), out.up_row = row_of(0, true);
+  out.row_step = row_of(1, false) - out.gate_row;
+  out.y_pairs = a.y.dtype == DType::kBF16 && reinterpret_cast<uintptr_t>(a.y.data) % 4 == 0 &&
+                a.y.stride[0] % 2 == 0 && p.features % 2 == 0;
+  return out;
+}
+
 // The rows of a tile, one per lane, and the lanes grouped by pair.
 struct TileRows {
   LoraRow mine;
@@ -249,121 +265,140 @@ struct Before {
   }
 };
 
+// Stores y of features f and f + 1; f is even.
+__device__ __forceinline__ void store_pair(const MmaParameters& p, const RowAt& at, uint32_t f, float first,
+                                           float second) {
+  if (p.y_pairs) {
+    reinterpret_cast<__nv_bfloat162*>(at.y)[f / 2] = __floats2bfloat162_rn(first, second);
+  } else if (p.y_bf16) {
+    reinterpret_cast<B16*>(at.y)[f] = __float2bfloat16_rn(first);
+    reinterpret_cast<B16*>(at.y)[f + 1] = __float2bfloat16_rn(second);
+  } else {
+    reinterpret_cast<float*>(at.y)[f] = first;
+    reinterpret_cast<float*>(at.y)[f + 1] = second;
+  }
+}
+
+// Completes pairs of features of a row: adds `more` to z and the bias, applies the activation and stores y. Pair n is features
+// feature + n * step and the next one; pairs from `end` on are not stored.
+template <bool kGated, int kPairs, int kHalves>
+__device__ __forceinline__ void complete(const MmaParameters& p, const RowAt& at,
+                                         const Before (&before)[kPairs][kHalves],
+                                         const float (&more)[kPairs][kHalves][2], uint32_t feature,
+                                         uint32_t step, uint32_t end) {
+  const tile::ActivationValues act = lora_activation(p, at.expert);
+  // All elements of a row together, because the choice of the activation is a branch.
+  float y[2 * kPairs], u[2 * kPairs];
+#pragma unroll
+  for (int n = 0; n < kPairs; ++n) {
+    float z[kHalves][2];
+#pragma unroll
+    for (int h = 0; h < kHalves; ++h) before[n][h].value(p, z[h]);
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      y[2 * n + i] = more[n][0][i] + z[0][i];
+      u[2 * n + i] = more[n][kHalves - 1][i] + z[kHalves - 1][i];
+    }
+  }
+  if constexpr (kGated) {
+    tile::activate_gated(act, y, u);
+  } else {
+    tile::activate_plain(act, y);
+  }
+#pragma unroll
+  for (int n = 0; n < kPairs; ++n)
+    if (feature + n * step < end) store_pair(p, at, feature + n * step, y[2 * n], y[2 * n + 1]);
+}
+
+// Adds B A x of up to kTogether (adapter, expert) pairs to the sums of their rows, `value` as in multiply_b().
+template <int kRows, bool kGated, int kGroups, int kTogether, int kHalves>
+__device__ __forceinline__ void add_updates(const MmaParameters& p, const int (&pair)[kTogether],
+                                            const uint32_t (&members)[kTogether], uint32_t feature,
+                                            uint32_t step, const Inner& inner,
+                                            float (&value)[kRows / 8][kGroups][kHalves][2]) {
+  constexpr int kRowGroups = kRows / 8;
+  const int lane = threadIdx.x % 32, g = lane / 4, c = lane % 4;
+#pragma unroll 1
+  for (int r = 0; r < p.rank; r += kLoraUnit) {
+    const bool in = r + 8 * c < p.rank;
+    tile::Eight<B16> bv[kTogether][kGroups][kHalves][1];
+#pragma unroll
+    for (int q = 0; q < kTogether; ++q) {
+      const B16* b = static_cast<const B16*>(p.b) + int64_t{pair[q]} * p.product_rows * p.rank + r + 8 * c;
+#pragma unroll
+      for (int n = 0; n < kGroups; ++n) {
+        const uint32_t f = feature + n * step + g;
+#pragma unroll
+        for (int h = 0; h < kHalves; ++h)
+          tile::load_weights(bv[q][n][h][0], b + product_row(p, f, h == 1) * p.rank,
+                             in && members[q] != 0 && f < static_cast<uint32_t>(p.features));
+      }
+    }
+#pragma unroll
+    for (int q = 0; q < kTogether; ++q) {
+      if (members[q] == 0) continue;
+      float acc[kGroups][kHalves][1][1][4] = {};
+#pragma unroll
+      for (int t = 0; t < 2; ++t) {
+        tile::Eight<B16> uv[kHalves][kRowGroups];
+#pragma unroll
+        for (int h = 0; h < kHalves; ++h)
+#pragma unroll
+          for (int m = 0; m < kRowGroups; ++m) {
+            uv[h][m].word[0] = make_uint4(0, 0, 0, 0);
+            if (h == 1 && !p.split) {
+              uv[h][m] = uv[0][m];
+            } else if (in) {
+              inner.load(uv[h][m], t, 8 * m + g, (h == 1 ? p.rank : 0) + r + 8 * c);
+            }
+          }
+#pragma unroll
+        for (int n = 0; n < kGroups; ++n)
+#pragma unroll
+          for (int h = 0; h < kHalves; ++h)
+            tile::multiply_terms<B16, B16, kRows, 8>(acc[n][h], uv[h], bv[q][n][h]);
+      }
+#pragma unroll
+      for (int m = 0; m < kRowGroups; ++m) {
+        const bool mine = members[q] >> (8 * m + g) & 1;
+#pragma unroll
+        for (int n = 0; n < kGroups; ++n)
+#pragma unroll
+          for (int h = 0; h < kHalves; ++h)
+#pragma unroll
+            for (int i = 0; i < 2; ++i)
+              value[m][n][h][i] = mine ? value[m][n][h][i] + acc[n][h][0][0][2 * m + i] : value[m][n][h][i];
+      }
+    }
+  }
+}
+
 // Computes y of kGroups groups of 8 features from `feature` on, `step` features apart.
 template <int kRows, bool kGated, int kGroups>
 __device__ __forceinline__ void multiply_b(const MmaParameters& p, const TileRows& rows,
                                            const RowAt (&at)[kRows / 8], uint32_t feature, uint32_t step,
                                            const Inner& inner) {
   constexpr int kHalves = kGated ? 2 : 1, kRowGroups = kRows / 8;
-  const int lane = threadIdx.x % 32, g = lane / 4, c = lane % 4;
-  Before before[kGroups][kRowGroups][kHalves];
+  const uint32_t mine = feature + 2 * (threadIdx.x % 4);
+  Before before[kRowGroups][kGroups][kHalves];
 #pragma unroll
-  for (int n = 0; n < kGroups; ++n)
+  for (int m = 0; m < kRowGroups; ++m)
 #pragma unroll
-    for (int m = 0; m < kRowGroups; ++m)
+    for (int n = 0; n < kGroups; ++n)
 #pragma unroll
       for (int h = 0; h < kHalves; ++h)
-        before[n][m][h].template load<kGated>(p, at[m], feature + n * step + 2 * c, h == 1);
-  // The sums of the products, [row group][gate or up][column].
-  float value[kGroups][kRowGroups][kHalves][2] = {};
+        before[m][n][h].template load<kGated>(p, at[m], mine + n * step, h == 1);
+  // The sums of the products, [row group][feature group][gate or up][column].
+  float value[kRowGroups][kGroups][kHalves][2] = {};
   // Pairs are read two at a time, so that the second one's loads do not wait for the first one's products.
   constexpr int kTogether = kRows == 8 ? 2 : 1;
   rows.template each_pairs<kTogether>([&](const int(&pair)[kTogether], const uint32_t(&members)[kTogether]) {
-#pragma unroll 1
-    for (int r = 0; r < p.rank; r += kLoraUnit) {
-      const bool in = r + 8 * c < p.rank;
-      tile::Eight<B16> bv[kTogether][kGroups][kHalves][1];
-#pragma unroll
-      for (int q = 0; q < kTogether; ++q) {
-        const B16* b = static_cast<const B16*>(p.b) + int64_t{pair[q]} * p.product_rows * p.rank + r + 8 * c;
-#pragma unroll
-        for (int n = 0; n < kGroups; ++n) {
-          const uint32_t f = feature + n * step + g;
-#pragma unroll
-          for (int h = 0; h < kHalves; ++h)
-            tile::load_weights(bv[q][n][h][0], b + product_row(p, f, h == 1) * p.rank,
-                               in && members[q] != 0 && f < static_cast<uint32_t>(p.features));
-        }
-      }
-#pragma unroll
-      for (int q = 0; q < kTogether; ++q) {
-        if (members[q] == 0) continue;
-        float acc[kGroups][kHalves][1][1][4] = {};
-#pragma unroll
-        for (int t = 0; t < 2; ++t) {
-          tile::Eight<B16> uv[kHalves][kRowGroups];
-#pragma unroll
-          for (int h = 0; h < kHalves; ++h)
-#pragma unroll
-            for (int m = 0; m < kRowGroups; ++m) {
-              uv[h][m].word[0] = make_uint4(0, 0, 0, 0);
-              if (h == 1 && !p.split) {
-                uv[h][m] = uv[0][m];
-              } else if (in) {
-                inner.load(uv[h][m], t, 8 * m + g, (h == 1 ? p.rank : 0) + r + 8 * c);
-              }
-            }
-#pragma unroll
-          for (int n = 0; n < kGroups; ++n)
-#pragma unroll
-            for (int h = 0; h < kHalves; ++h)
-              tile::multiply_terms<B16, B16, kRows, 8>(acc[n][h], uv[h], bv[q][n][h]);
-        }
-#pragma unroll
-        for (int m = 0; m < kRowGroups; ++m) {
-          const bool mine = members[q] >> (8 * m + g) & 1;
-#pragma unroll
-          for (int n = 0; n < kGroups; ++n)
-#pragma unroll
-            for (int h = 0; h < kHalves; ++h)
-#pragma unroll
-              for (int i = 0; i < 2; ++i)
-                value[n][m][h][i] = mine ? value[n][m][h][i] + acc[n][h][0][0][2 * m + i] : value[n][m][h][i];
-        }
-      }
-    }
+    add_updates<kRows, kGated, kGroups>(p, pair, members, feature, step, inner, value);
   });
 #pragma unroll
-  for (int m = 0; m < kRowGroups; ++m) {
-    if (at[m].expert < 0) continue;
-    const tile::ActivationValues act = lora_activation(p, at[m].expert);
-    // All elements of a row together, because the choice of the activation is a branch.
-    float y[2 * kGroups], u[2 * kGroups];
-#pragma unroll
-    for (int n = 0; n < kGroups; ++n) {
-      float z[kHalves][2];
-#pragma unroll
-      for (int h = 0; h < kHalves; ++h) before[n][m][h].value(p, z[h]);
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        y[2 * n + i] = value[n][m][0][i] + z[0][i];
-        u[2 * n + i] = value[n][m][kHalves - 1][i] + z[kHalves - 1][i];
-      }
-    }
-    if constexpr (kGated) {
-      tile::activate_gated(act, y, u);
-    } else {
-      tile::activate_plain(act, y);
-    }
-#pragma unroll
-    for (int n = 0; n < kGroups; ++n) {
-      const uint32_t f =
-          feature + n * step + 2 * c;  // features is a multiple of 8, so f + 1 exists if f does
-      if (f >= static_cast<uint32_t>(p.features)) continue;
-      if (p.y_pairs) {
-        reinterpret_cast<__nv_bfloat162*>(at[m].y)[f / 2] = __floats2bfloat162_rn(y[2 * n], y[2 * n + 1]);
-        continue;
-      }
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        if (p.y_bf16) {
-          reinterpret_cast<B16*>(at[m].y)[f + i] = __float2bfloat16_rn(y[2 * n + i]);
-        } else {
-          reinterpret_cast<float*>(at[m].y)[f + i] = y[2 * n + i];
-        }
-      }
-    }
-  }
+  for (int m = 0; m < kRowGroups; ++m)
+    if (at[m].expert >= 0)
+      complete<kGated>(p, at[m], before[m], value[m], mine, step, static_cast<uint32_t>(p.features));
 }
 
 // Requests B of the tile's pairs from memory, so that it arrives in L2 while A x is computed. CTAs of a cluster divide the lines.
