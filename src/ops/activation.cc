@@ -11,6 +11,8 @@ namespace {
 
 // The error that a kernel may make in one of these functions, in f32 roundings of the result.
 constexpr double kRoundings = 16;
+// The roundings that a kernel may make in the argument of the exponential of x sigmoid(alpha x).
+constexpr double kArgumentRoundings = 4;
 // Largest slopes over the reals: of x sigmoid(alpha x), for any alpha; of gelu and its tanh form.
 constexpr double kSiluSlope = 1.1, kGeluSlope = 1.13;
 
@@ -51,6 +53,12 @@ Bounded activate(Activation activation, const ActivationParams& params, Bounded 
   const auto of = [&](double value, double slope, double part_scale) {
     return evaluated(value, slope * g.bound, part_scale);
   };
+  const auto swish_of = [&](double gate, double alpha) {
+    Bounded out = of(swish(gate, alpha), kSiluSlope, 0);
+    if (std::isfinite(gate))
+      out.bound += kArgumentRoundings * kF32Eps * std::abs(out.value * alpha * gate) * sigmoid(-alpha * gate);
+    return out;
+  };
   switch (activation) {
     case Activation::kIdentity:
       return g;
@@ -61,21 +69,21 @@ Bounded activate(Activation activation, const ActivationParams& params, Bounded 
       return product(r, r);
     }
     case Activation::kSilu:
-      return of(swish(x, 1), kSiluSlope, 0);
+      return swish_of(x, 1);
     case Activation::kGelu:
       return of(gelu(x), kGeluSlope, std::abs(x));
     case Activation::kGeluTanh:
       return of(gelu_tanh(x), kGeluSlope, std::abs(x));
     case Activation::kSwiGlu:
-      return product(of(swish(x, 1), kSiluSlope, 0), u);
+      return product(swish_of(x, 1), u);
     case Activation::kSwiGluClamped: {
       const double gate = at_most(x, params.limit);
       const Bounded up{within(u.value, params.limit) + params.beta,
                        u.bound + kF32Eps * (std::abs(u.value) + std::abs(params.beta))};
-      return product(of(swish(gate, params.alpha), kSiluSlope, 0), up);
+      return product(swish_of(gate, params.alpha), up);
     }
     case Activation::kSwiGluStep: {
-      Bounded gate = of(swish(x, 1), kSiluSlope, 0);
+      Bounded gate = swish_of(x, 1);
       gate.value = at_most(gate.value, params.limit);
       return product(gate, {within(u.value, params.limit), u.bound});
     }
