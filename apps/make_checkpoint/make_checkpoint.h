@@ -34,7 +34,7 @@ using MakeProgress = std::function<Status(int64_t done, int64_t all)>;
 // written. With kLeaveOut, which requires a model that Sluice runs, no weights are written, and `--load-format dummy` generates the same
 // weights later. Tensors are written in chunks, so no model is too large for memory. Files are written to a folder .partial-PID of the
 // directory and moved when complete. A failed call removes its files; files of a killed process are removed by the next call. The message of
-// kInvalidArgument names the option, that of kIo the file and, if the disk is full, the bytes needed.
+// kInvalidArgument names the option, kIo the file and, if the disk is full, the bytes needed.
 Status make_checkpoint(const MakeOptions& options, const MakeProgress& progress);
 
 // Describes the checkpoint: the model, whether only its MoE layers are written, and the type of the experts.

@@ -99,20 +99,14 @@ TEST_F(CapiLayerErrors, OptionsThatCannotBe) {
 
 // Every field out of range is named, with the allowed values.
 TEST_F(CapiLayerErrors, FieldsOutsideTheirRange) {
-  const std::pair<const char*, const char*> kIntegers[] = {{"hidden", "1 to 65536"},
-                                                           {"intermediate", "1 to 65536"},
-                                                           {"experts", "1 to 1024"},
-                                                           {"top_k", "1 to 32"},
-                                                           {"lora_rank", "0 to 1024"},
-                                                           {"lora_adapters", "0 to 1024"},
-                                                           {"expert_lora_rank", "0 to 1024"},
-                                                           {"groups", "1 to 1024"},
-                                                           {"topk_groups", "0 to 1024"},
-                                                           {"hash_vocab", "0 to 2147483647"},
-                                                           {"expert_begin", "0 to 1024"},
-                                                           {"expert_count", "0 to 1024"},
-                                                           {"latent", "0 to 65536"},
-                                                           {"shared_intermediate", "0 to 65536"}};
+  const std::pair<const char*, const char*> kIntegers[] = {
+      {"hidden", "1 to 65536"},          {"intermediate", "1 to 65536"},
+      {"experts", "1 to 1024"},          {"top_k", "1 to 32"},
+      {"lora_rank", "0 to 1024"},        {"lora_adapters", "0 to 1024"},
+      {"expert_lora_rank", "0 to 1024"}, {"groups", "1 to 1024"},
+      {"topk_groups", "0 to 1024"},      {"hash_vocab", "0 to 2147483647"},
+      {"expert_begin", "0 to 1024"},     {"expert_count", "0 to 1024"},
+      {"latent", "0 to 65536"},          {"shared_intermediate", "0 to 65536"}};
   const std::pair<const char*, const char*> kReals[] = {{"scale", "above 0 and below 1e30"},
                                                         {"alpha", "between -1e30 and 1e30"},
                                                         {"beta", "between -1e30 and 1e30"},
@@ -188,7 +182,7 @@ TEST_F(CapiLayerErrors, WeightsThatDoNotFit) {
   no_load(
       kBad,
       "naming: wanted one of gpt_oss, gpt_oss_original, gpt_oss_bf16, deepseek_v4, deepseek_v3, qwen3_moe, "
-      "nemotron3, minimax_m2, llama4, minimax_m3, mistral_large_3, plain, found 'gpt-oss'",
+      "nemotron3, minimax_m2, llama4, minimax_m3, mistral_large_3, glm5_next, plain, found 'gpt-oss'",
       [](CallersTensors& t) { t.all.naming = "gpt-oss"; });
   for (const char* dense : {"dense_mlp", "draft_layer", "draft_midlayer", "draft_model_midlayer"})
     no_load(kBad, "found '" + std::string(dense) + "'", [&](CallersTensors& t) { t.all.naming = dense; });

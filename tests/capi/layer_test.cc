@@ -43,6 +43,7 @@ TEST(CapiLayers, CallersNameANamingByThisWord) {
       {MoeNaming::kLlama4, "llama4"},
       {MoeNaming::kMiniMaxM3, "minimax_m3"},
       {MoeNaming::kMistralLarge3, "mistral_large_3"},
+      {MoeNaming::kGlm5Next, "glm5_next"},
       {MoeNaming::kPlain, "plain"}};
   EXPECT_EQ(std::size(kWords), std::size(kNamings));
   for (const auto& [naming, named] : kWords) EXPECT_EQ(word(naming), named);
@@ -212,7 +213,8 @@ TEST(CapiLayers, PackedBytesOfAnotherLayerAreRefused) {
   // A file that is older than a field loads if the layer has the field's default.
   const std::string newer = "expert_lora_rank=0 ";
   const std::vector<char> older = with(newer, std::string(newer.size(), ' '));
-  EXPECT_EQ(sluice_layer_read_packed(layer.layer, older.data(), older.size(), error), SLUICE_OK) << error.str();
+  EXPECT_EQ(sluice_layer_read_packed(layer.layer, older.data(), older.size(), error), SLUICE_OK)
+      << error.str();
   refused(with("\"sluice.packed\":\"2\"", "\"sluice.packed\":\"3\""), "sluice.packed: wanted 2, found '3'");
   refused(with("\"sluice.packed\"", "\"sluice.pocket\""), "sluice.packed: wanted 2, found none");
   refused(with("\"router_bias\"", "\"router_vias\""), "wanted router_bias");

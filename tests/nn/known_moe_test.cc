@@ -1,4 +1,4 @@
-// Layers known by name, compared with their models' published sizes and with the table in the docs.
+// Layers known by name, compared with their models' published sizes and with the table in docs/known-layers.md.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -28,13 +28,13 @@ double parameters(const MoeConfig& c) {
                              2 * c.hidden * c.latent);
 }
 
-// A model's row in the table in docs/models.md.
+// A model's row in the table in docs/known-layers.md.
 std::string row_of(const std::string& name, const MoeConfig& c) {
   std::ostringstream out;
   out << "| `" << name << "` | " << c.hidden << (c.latent > 0 ? " (" + std::to_string(c.latent) + ")" : "")
       << " | " << c.intermediate << " | " << c.experts << " | " << c.top_k << " | " << c.shared_intermediate
-      << " | " << word(c.method) << " | " << c.scale << " | " << word(c.act) << " | "
-      << (c.expert_w == DType::kE2M1 ? "MXFP4" : "bf16") << " |";
+      << " | " << (c.input == RoutingInput::kLogits ? word(c.method) : word(c.input)) << " | " << c.scale
+      << " | " << word(c.act) << " | " << (c.expert_w == DType::kE2M1 ? "MXFP4" : "bf16") << " |";
   return out.str();
 }
 
@@ -45,13 +45,35 @@ TEST(KnownMoe, LayersAddUpToTheirModels) {
   const struct {
     const char* name;
     double layers, billions;
-  } kPublished[] = {
-      {"gpt-oss-20b", 24, 20.9},     {"gpt-oss-120b", 36, 116.8},  {"deepseek-v4-flash", 43, 284},
-      {"deepseek-v4-pro", 61, 1600}, {"deepseek-v3", 58, 671},     {"kimi-k2", 60, 1026},
-      {"moonlight-16b-a3b", 26, 16}, {"glm-4.5", 89, 355},         {"glm-4.5-air", 45, 106},
-      {"qwen3-30b-a3b", 48, 30.5},   {"qwen3-235b-a22b", 94, 235}, {"nemotron-3-nano", 23, 31.6},
-      {"nemotron-3-super", 40, 120}, {"minimax-m2", 62, 230},      {"minimax-m3", 57, 428},
-      {"mistral-large-3", 58, 675},  {"llama-4-scout", 48, 109},   {"llama-4-maverick", 24, 400.7}};
+  } kPublished[] = {{"gpt-oss-20b", 24, 20.9},
+                    {"gpt-oss-120b", 36, 116.8},
+                    {"deepseek-v4-flash", 43, 284},
+                    {"deepseek-v4-pro", 61, 1600},
+                    {"deepseek-v3", 58, 671},
+                    {"kimi-k2", 60, 1026},
+                    {"moonlight-16b-a3b", 26, 16},
+                    {"glm-4.5", 89, 355},
+                    {"glm-4.5-air", 45, 106},
+                    {"qwen3-30b-a3b", 48, 30.5},
+                    {"qwen3-235b-a22b", 94, 235},
+                    {"nemotron-3-nano", 23, 31.6},
+                    {"nemotron-3-super", 40, 120},
+                    {"minimax-m2", 62, 230},
+                    {"minimax-m3", 57, 428},
+                    {"mistral-large-3", 58, 675},
+                    {"llama-4-scout", 48, 109},
+                    {"llama-4-maverick", 24, 400.7},
+                    {"glm-5", 75, 744},
+                    {"glm-5.2", 75, 744},
+                    {"glm-5.3-flash", 42, 320},
+                    {"nemotron-3-ultra", 48, 550},
+                    {"mistral-small-4", 36, 119},
+                    {"mistral-large-4", 71, 1050},
+                    {"step-3.7-flash", 42, 196},
+                    {"inkling-routed", 64, 975},
+                    {"nemotron-3.5-lightning", 23, 31.6},
+                    {"qwen3.5-35b-a3b-routed", 40, 35},
+                    {"qwen3.5-397b-a17b-routed", 60, 397}};
   for (const auto& p : kPublished) {
     const double share = p.layers * parameters(known_moe(p.name).value()) * 1e-9 / p.billions;
     EXPECT_LE(share, 1) << p.name;
@@ -92,12 +114,12 @@ TEST(KnownMoe, AnH200HasKernelsForEveryStage) {
 }
 
 TEST(KnownMoe, TheDocsTableAgreesWithTheLayers) {
-  std::ifstream file(std::string(SLUICE_SOURCE_DIR) + "/docs/models.md");
+  std::ifstream file(std::string(SLUICE_SOURCE_DIR) + "/docs/known-layers.md");
   std::set<std::string> lines;
   for (std::string line; std::getline(file, line);) lines.insert(line);
   for (const std::string& name : names()) {
     const std::string row = row_of(name, known_moe(name).value());
-    EXPECT_TRUE(lines.count(row)) << "docs/models.md lacks this row:\n" << row;
+    EXPECT_TRUE(lines.count(row)) << "docs/known-layers.md lacks this row:\n" << row;
   }
 }
 

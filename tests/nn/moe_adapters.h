@@ -88,7 +88,7 @@ TYPED_TEST_P(MoeAdaptersOn, ChangeTheRowsOfTheirTokens) {
                 adapter[static_cast<size_t>(t)] >= 0)
           << "token " << t << " of " << tokens;
     }
-    // Without adapters the output is that of the layer alone, but for the roundings of the products.
+    // Without adapters the output equals the layer's output, except for the rounding of the products.
     MoeConfig plain = config;
     plain.expert_lora_rank = plain.lora_adapters = 0;
     FeatureLayer base(this->target(), plain, tokens);

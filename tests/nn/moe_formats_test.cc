@@ -97,8 +97,9 @@ TEST(MoeFormats, EveryPublishedFormEqualsItsWeightsInBf16) {
 TEST(MoeFormats, EveryNamingOfSeparateMatricesHasEveryFormat) {
   for (const char* name : {"FP8 blocks", "FP8 by channel", "MXFP8", "MXFP4 of quark", "NVFP4 of modelopt",
                            "NVFP4 of compressed-tensors"})
-    for (const MoeNaming naming : {MoeNaming::kDeepSeekV3, MoeNaming::kDeepSeekV4, MoeNaming::kMiniMaxM2,
-                                   MoeNaming::kMiniMaxM3, MoeNaming::kNemotron3, MoeNaming::kMistralLarge3})
+    for (const MoeNaming naming :
+         {MoeNaming::kDeepSeekV3, MoeNaming::kDeepSeekV4, MoeNaming::kMiniMaxM2, MoeNaming::kMiniMaxM3,
+          MoeNaming::kNemotron3, MoeNaming::kMistralLarge3, MoeNaming::kGlm5Next})
       expect_equals_bf16(way_of(name), naming);
 }
 

@@ -337,6 +337,12 @@ TEST(MoeLoad, NamesAreThoseOfThePublishers) {
       (std::vector<std::string>{"layers.3.gate.weight", "layers.3.experts.17.w1.weight",
                                 "layers.3.experts.17.w3.weight", "layers.3.experts.17.w2.weight",
                                 "layers.3.shared_experts.w1.weight", "layers.3.shared_experts.w2.weight"}));
+  const std::string glm = "model.language_model.layers.3.mlp.";
+  EXPECT_EQ(names(MoeNaming::kGlm5Next),
+            (std::vector<std::string>{glm + "gate.weight", glm + "experts.17.gate_proj.weight",
+                                      glm + "experts.17.up_proj.weight", glm + "experts.17.down_proj.weight",
+                                      glm + "shared_experts.gate_proj.weight",
+                                      glm + "shared_experts.down_proj.weight"}));
 }
 
 TEST(MoeLoad, AnUnknownNamingListsTheKnownOnes) {

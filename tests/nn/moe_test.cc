@@ -58,10 +58,10 @@ struct SmallLayer {
   std::vector<std::byte> scratch;
 };
 
-constexpr const char* kModels[] = {"gpt-oss-20b",     "deepseek-v4-flash", "deepseek-v4-flash-hash",
-                                   "deepseek-v3",     "qwen3-30b-a3b",     "nemotron-3-nano",
-                                   "minimax-m2",      "llama-4-scout",     "minimax-m3",
-                                   "mistral-large-3", "nemotron-3-super"};
+constexpr const char* kModels[] = {
+    "gpt-oss-20b",      "deepseek-v4-flash", "deepseek-v4-flash-hash", "deepseek-v3",   "qwen3-30b-a3b",
+    "nemotron-3-nano",  "minimax-m2",        "llama-4-scout",          "minimax-m3",    "mistral-large-3",
+    "nemotron-3-super", "glm-5.3-flash",     "mistral-large-4",        "step-3.7-flash"};
 
 // A known model's arithmetic, at a size for which a reference is fast.
 MoeConfig small(const char* model) {

@@ -8,7 +8,8 @@ namespace {
 
 // Sources: Hugging Face transformers, models/{gpt_oss,deepseek_v3,qwen3_moe,minimax_m2,llama4};
 // openai/gpt-oss gpt_oss/torch/weights.py; deepseek-ai's inference code for DeepSeek-V4; NVIDIA's
-// modeling_nemotron_h.py; vLLM's loaders for MiniMax-M3 and Mistral-Large-3.
+// modeling_nemotron_h.py; vLLM's loaders for MiniMax-M3 and Mistral-Large-3; transformers 5.24's
+// conversion_mapping.py for glm5_next and mistral_large4.
 constexpr MoeNames kNames[] = {
     {.naming = MoeNaming::kGptOss,
      .storage = ExpertStorage::kFusedMxfp4,
@@ -113,6 +114,16 @@ constexpr MoeNames kNames[] = {
      .shared_gate = "layers.{L}.shared_experts.w1.weight",
      .shared_up = "layers.{L}.shared_experts.w3.weight",
      .shared_down = "layers.{L}.shared_experts.w2.weight"},
+    {.naming = MoeNaming::kGlm5Next,
+     .storage = ExpertStorage::kOneByOne,
+     .router = "model.language_model.layers.{L}.mlp.gate.weight",
+     .correction_bias = "model.language_model.layers.{L}.mlp.gate.e_score_correction_bias",
+     .gate = "model.language_model.layers.{L}.mlp.experts.{E}.gate_proj.weight",
+     .up = "model.language_model.layers.{L}.mlp.experts.{E}.up_proj.weight",
+     .down = "model.language_model.layers.{L}.mlp.experts.{E}.down_proj.weight",
+     .shared_gate = "model.language_model.layers.{L}.mlp.shared_experts.gate_proj.weight",
+     .shared_up = "model.language_model.layers.{L}.mlp.shared_experts.up_proj.weight",
+     .shared_down = "model.language_model.layers.{L}.mlp.shared_experts.down_proj.weight"},
     {.naming = MoeNaming::kDenseMlp,
      .storage = ExpertStorage::kOneByOne,
      .gate = "model.layers.{L}.mlp.gate_proj.weight",
@@ -215,9 +226,10 @@ Result<MoeNaming> detect(const Checkpoint& checkpoint) {
     if (!has_experts(n.naming)) continue;
     known += (known.empty() ? "" : ", ") + std::string(word(n.naming)) + " (" + tensor_name(n.down, 0) + ")";
     // The namings of DeepSeek-V3 and Qwen3 differ only in the correction bias, so the naming with a bias
-    // comes first and is chosen only if there is a bias. DeepSeek-V4 also has layers without a bias (hash
-    // routing), but its other names are unique.
-    const bool told_by_bias = n.naming == MoeNaming::kDeepSeekV3;
+    // comes first and is chosen only if there is a bias. Likewise, checkpoints of Qwen3.5 may name experts as
+    // GLM-5.3-Flash's do. DeepSeek-V4 also has layers without a bias (hash routing), but its other names are
+    // unique.
+    const bool told_by_bias = n.naming == MoeNaming::kDeepSeekV3 || n.naming == MoeNaming::kGlm5Next;
     if (moe_layers(checkpoint, n.naming).empty()) continue;
     if (told_by_bias && layers_with(checkpoint, n.correction_bias).empty()) continue;
     return n.naming;

@@ -21,7 +21,8 @@ enum class MoeNaming : uint8_t {
   kMiniMaxM2,       // model.layers.L.block_sparse_moe.experts.E.w1.weight
   kLlama4,          // language_model.model.layers.L.feed_forward.experts.gate_up_proj
   kMiniMaxM3,      // language_model.model.layers.L.block_sparse_moe.experts.E.w1.weight, with a shared expert
-  kMistralLarge3,  // layers.L.experts.E.w1.weight
+  kMistralLarge3,  // layers.L.experts.E.w1.weight: also Mistral Small 4 and Large 4
+  kGlm5Next,       // the names of kDeepSeekV3, with model.language_model.layers.L: GLM-5.3-Flash
   kPlain,          // Sluice's names for a single layer: experts.up, with gate and up in the config's order
   // Dense MLPs; these must come last (has_experts).
   kDenseMlp,            // model.layers.L.mlp.gate_proj.weight: dense layers of MoE models
@@ -33,10 +34,9 @@ constexpr bool has_experts(MoeNaming naming) { return naming < MoeNaming::kDense
 template <>
 struct EnumWords<MoeNaming> {
   static constexpr std::string_view words[] = {
-      "gpt_oss",     "gpt_oss_original", "gpt_oss_bf16",    "deepseek_v4",
-      "deepseek_v3", "qwen3_moe",        "nemotron3",       "minimax_m2",
-      "llama4",      "minimax_m3",       "mistral_large_3", "plain",
-      "dense_mlp",   "draft_layer",      "draft_midlayer",  "draft_model_midlayer"};
+      "gpt_oss",   "gpt_oss_original", "gpt_oss_bf16", "deepseek_v4",    "deepseek_v3",         "qwen3_moe",
+      "nemotron3", "minimax_m2",       "llama4",       "minimax_m3",     "mistral_large_3",     "glm5_next",
+      "plain",     "dense_mlp",        "draft_layer",  "draft_midlayer", "draft_model_midlayer"};
 };
 
 // How the experts of a layer are stored.
