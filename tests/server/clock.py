@@ -10,7 +10,7 @@ import time
 
 from server import is_sanitized
 
-OWN_MOST = 0.1  # seconds for which the server itself may hold up /health
+OWN_MAX = 0.1  # seconds for which the server itself may hold up /health
 
 
 class HealthClock:
@@ -18,7 +18,7 @@ class HealthClock:
     during which the system ran something else: the server's loop, the measuring thread, or another thread of the server (whose locks the loop
     may have waited for) was ready to run but did not run. So it measures the server alone, even on a busy machine; on an idle one it is the
     time
-    that a client sees. clock.most_blocked is the longest of these times. A time above OWN_MOST does not count if the loop waited for a
+    that a client sees. clock.max_blocked is the longest of these times. A time above OWN_MAX does not count if the loop waited for a
     processor longer than it ran. Meanwhile the work of many clients arrives, and the loop does all of it before it answers."""
 
     def __init__(self, server):
@@ -33,14 +33,14 @@ class HealthClock:
         out, _ = self.process.communicate()
         said = json.loads(out)
         self.seconds, self.worst = said["seconds"], max(said["seconds"])
-        self.blocked, self.most_blocked = said["blocked"], max(said["blocked"], default=0)
+        self.blocked, self.max_blocked = said["blocked"], max(said["blocked"], default=0)
         if said["fault"] and fault[0] is None:
             raise AssertionError("/health: " + said["fault"])
 
     def check(self, test):
         if is_sanitized():
             return
-        test.assertLess(self.most_blocked, OWN_MOST, self.summary())
+        test.assertLess(self.max_blocked, OWN_MAX, self.summary())
         if not self.blocked:
             test.skipTest(f"the server hardly ran beside other programs: {self.summary()}")
 
@@ -48,7 +48,7 @@ class HealthClock:
         ordered = sorted(self.seconds)
         p50, p99 = (1e3 * ordered[len(ordered) * share // 100] for share in (50, 99))
         return (f"{len(ordered)} of /health: p50 {p50:.1f} ms, p99 {p99:.1f} ms, longest {1e3 * ordered[-1]:.1f} ms, "
-                f"of which the server's own at most {1e3 * self.most_blocked:.1f} ms; {len(self.seconds) - len(self.blocked)} do not count")
+                f"of which the server's own at most {1e3 * self.max_blocked:.1f} ms; {len(self.seconds) - len(self.blocked)} do not count")
 
 
 def times_of(path):
@@ -65,7 +65,7 @@ def own_time(seconds, ran, starved, others):
     """What the server itself took of `seconds`, where its loop `ran` and was `starved`, and other threads were starved for `others`. None: too
     much, but the loop waited for a processor so long that the work of others piled up."""
     own = max(seconds - starved - others, 0)
-    return None if own > OWN_MOST and starved > max(ran, OWN_MOST) else own
+    return None if own > OWN_MAX and starved > max(ran, OWN_MAX) else own
 
 
 def main(port, pid):

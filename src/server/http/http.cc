@@ -62,8 +62,9 @@ Status HttpLoop::open() {
   for (const int signal : {SIGINT, SIGTERM}) {
     struct sigaction now {};
     sigaction(signal, nullptr, &now);
-    if (now.sa_handler != SIG_IGN) signals_.add(signal);  // an ignored signal stays ignored, such as SIGHUP under
-                                                          // nohup
+    // an ignored signal stays ignored, such as SIGHUP under
+    if (now.sa_handler != SIG_IGN) signals_.add(signal);
+    // nohup
   }
   wait_for_signal();
   return {};

@@ -36,7 +36,8 @@ struct HttpResponse {
   std::string content_type = "application/json";
   std::string body = {};
   HttpHeaders headers = {};
-  std::shared_ptr<const std::string> shared = {};  // if set, the body, of which several answers share one copy
+  // if set, the body, of which several answers share one copy
+  std::shared_ptr<const std::string> shared = {};
   std::string_view text() const { return shared ? *shared : body; }
 };
 
@@ -118,7 +119,8 @@ class HttpServer {
   virtual int64_t connections() const = 0;
   virtual void run() = 0;                             // returns after stop()
   virtual void post(std::function<void()> work) = 0;  // runs `work` on the loop's thread; thread-safe
-  virtual void stop() = 0;  // call it on the loop's thread; for at most one second, queued output is still sent
+  // call it on the loop's thread; for at most one second, queued output is still sent
+  virtual void stop() = 0;
 };
 
 }  // namespace sluice

@@ -23,7 +23,8 @@ constexpr size_t kReadBytes = 16 << 10;
 constexpr size_t kInputMax = 64 << 10;  // bytes of pipelined requests after the current one
 // The next request of a connection waits while the client has not read more than this many bytes of answers.
 constexpr size_t kOutputPause = 64 << 10;
-constexpr size_t kWriteBytes = 256 << 10;  // maximum per system call, because the loop waits while the system copies
+// maximum per system call, because the loop waits while the system copies
+constexpr size_t kWriteBytes = 256 << 10;
 constexpr double kLingerSeconds =
     2;  // time for the client to read the error that rejects the rest of its request
 constexpr auto kReadsWithin = std::chrono::seconds(1);
@@ -72,7 +73,11 @@ asio::awaitable<void> HttpConnection::read_all() {
     const size_t bytes = co_await socket_.async_read_some(asio::buffer(chunk),
                                                           asio::redirect_error(asio::use_awaitable, error));
     if (!open_) co_return;
-    if (error) co_return error == asio::error::eof ? peer_ended() : lose(ClientLoss::kClosed);
+    if (error && error != asio::error::eof) co_return lose(ClientLoss::kClosed);
+    if (error) {
+      while (turn_pending_) co_await wait(input_wanted_);  // requests that arrived before the end
+      co_return peer_ended();
+    }
     // Input that is not needed is read, too: closing a socket with unread input discards output, and a disconnect is seen only after all input.
     if (last_ || (exchange_ && !keep_alive_)) continue;
     if (input_.empty() && !reader_.within() && !exchange_)
@@ -114,9 +119,9 @@ asio::awaitable<void> HttpConnection::write_all() {
   read_deadline_ = after(kLingerSeconds);
 }
 
-// Parses the input, up to the end of the next request.
+// Parses the input, up to the end of the next request, and takes that request.
 void HttpConnection::consume() {
-  if (consuming_) return;
+  if (consuming_ || turn_pending_) return;
   consuming_ = true;
   if (!has_memory_for([&] { read_requests(); }) && open_) {
     // If an answer is in progress, or memory runs out again for the error, the connection is closed.
@@ -124,7 +129,7 @@ void HttpConnection::consume() {
       lose(ClientLoss::kNoMemory);
   }
   consuming_ = false;
-  if (input_.size() < kInputMax || exchange_) input_wanted_.cancel();
+  if (input_.size() < kInputMax || exchange_ || !turn_pending_) input_wanted_.cancel();
 }
 
 void HttpConnection::read_requests() {
@@ -136,7 +141,8 @@ void HttpConnection::read_requests() {
     if (last_) return;  // count_body() has rejected the request
     if (state == HttpReader::State::kRequest) {
       take_request();
-      continue;
+      if (open_ && !exchange_ && !input_.empty()) take_turns();
+      return;
     }
     if (reader_.expects_continue()) {
       queue("HTTP/1.1 100 Continue\r\n\r\n", {}, "");
@@ -147,6 +153,15 @@ void HttpConnection::read_requests() {
       return refuse(431, "request: wanted lines that end within " + std::to_string(kInputMax) +
                              " bytes, found a longer extension of a chunk, or longer trailers");
   }
+}
+
+// Other connections come before the next pipelined request, so that clients with many of them delay nobody.
+void HttpConnection::take_turns() {
+  asio::post(loop_.executor(), [self = shared_from_this()] {
+    self->turn_pending_ = false;
+    self->consume();
+  });
+  turn_pending_ = true;
 }
 
 void HttpConnection::count_body() {
@@ -265,6 +280,7 @@ void HttpConnection::end_exchange() {
 
 // If the client closes its sending side, an unfinished answer ends, but queued output of finished answers is still sent.
 void HttpConnection::peer_ended() {
+  if (!open_) return;
   peer_ended_ = true;
   if (exchange_ || unread() == 0) return lose(ClientLoss::kClosed);
   finish_output();

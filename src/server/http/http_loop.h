@@ -70,6 +70,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   void consume();
   void read_requests();
   void take_request();
+  void take_turns();
   void count_body();
   void refuse(int status, const std::string& message);
   void peer_ended();
@@ -96,7 +97,8 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   Clock::time_point read_checked_;
   bool open_ = true;
   bool consuming_ = false;
-  bool last_ = false;  // the connection reads no further request and closes after its output
+  bool turn_pending_ = false;  // consume() is posted to the loop
+  bool last_ = false;          // the connection reads no further request and closes after its output
   bool peer_ended_ = false;
   bool keep_alive_ = true, chunked_ = true, head_only_ = false;
   Clock::time_point read_deadline_, write_deadline_ = Clock::time_point::max();
