@@ -156,8 +156,8 @@ void add_limit_flags(CLI::App* app, ServeOptions* o) {
       ->check(integer_between(1024, int64_t{1} << 40));
   app->add_option(
          "--max-output-bytes", o->http.max_output_bytes,
-         "maximum bytes of a stream that stay unread for a second, besides the bytes of one step; beyond it "
-         "the connection is closed")
+         "maximum unread bytes of a stream, in addition to the bytes of one step; a connection with more "
+         "for a second is closed")
       ->capture_default_str()
       ->group(group)
       ->check(integer_between(1024, int64_t{1} << 32));

@@ -6,6 +6,7 @@
 
 #include "apps/common/commands.h"
 #include "apps/common/descriptors.h"
+#include "apps/common/output.h"
 #include "apps/common/session_lines.h"
 
 namespace sluice::apps {
@@ -51,7 +52,8 @@ static int serve(const ServeOptions& options, ServerLog& log) {
                           chat_flags.value(), names_of(options, session.value().directory),
                           options.api.names);
   allow_many_descriptors();
-  std::unique_ptr<HttpServer> http;  // declared first, because it must outlive the ApiServer, whose threads post work to it
+  std::unique_ptr<HttpServer>
+      http;  // declared first, because it must outlive the ApiServer, whose threads post work to it
   ApiOptions api = options.api;
   api.max_answer_bytes = options.http.max_pending_bytes;
   ApiServer server(*session.value().engine, model, api, log);
@@ -65,7 +67,7 @@ static int serve(const ServeOptions& options, ServerLog& log) {
   server.log("", "serving " + model.names().front() + " at " + http->url());
   log.flush();
   std::printf("%s\n", http->url().c_str());
-  std::fflush(stdout);
+  if (!output_arrives()) return kExitWrongUse;  // main() prints the error
   http->run();
   return kExitOk;
 }

@@ -86,6 +86,11 @@ std::string Utf8Stream::push(std::string_view bytes) {
   return out;
 }
 
+bool Utf8Stream::is_cut_by(std::string_view bytes) const {
+  if (held_.empty() || bytes.empty()) return false;
+  return utf8_step(held_ + bytes.front()).bytes == static_cast<int>(held_.size());
+}
+
 std::string Utf8Stream::finish() {
   std::string out;
   if (!held_.empty()) append_utf8(kReplacement, &out);

@@ -27,6 +27,8 @@ class Utf8Stream {
  public:
   std::string push(std::string_view bytes);
   std::string finish();  // returns held bytes as U+FFFD; the stream can be reused
+  // Whether held bytes would become U+FFFD if these bytes came next.
+  bool is_cut_by(std::string_view bytes) const;
 
  private:
   std::string held_;  // at most 3 bytes

@@ -159,10 +159,10 @@ bool Access::authorized(const HttpRequest& request) const {
   const std::string& header = request.authorization;
   if (header.size() < kScheme.size() || lower(header.substr(0, kScheme.size())) != kScheme) return false;
   std::string_view given = std::string_view(header).substr(kScheme.size());
-  given.remove_prefix(std::min(given.find_first_not_of(' '), given.size()));  // RFC 9110, 11.4: one or more blanks
+  // RFC 9110, 11.4: one or more blanks
+  given.remove_prefix(std::min(given.find_first_not_of(' '), given.size()));
   bool known = false;  // the loop compares all keys, so that its time does not depend on which key matches
-  for (const std::string& key : options_.api_keys)
-    known |= same_secret(key, given);
+  for (const std::string& key : options_.api_keys) known |= same_secret(key, given);
   return known;
 }
 

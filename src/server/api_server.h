@@ -123,7 +123,8 @@ class ApiServer final : public HttpService {
                  std::function<void()> then);
   void take_home(const std::shared_ptr<Active>& active, bool done,
                  const std::function<void()>& then) noexcept;
-  void go_on(const std::shared_ptr<Active>& active);  // adds the tokens that arrived while a worker owned the answer
+  // adds the tokens that arrived while a worker owned the answer
+  void go_on(const std::shared_ptr<Active>& active);
   template <class Work>
   void post(const Work& work) noexcept {  // runs `work` on the loop; copying `work` must not throw
     surely([&] { http_->post(work); });

@@ -141,7 +141,8 @@ void EngineThread::step(StepReport* report) {
     fail_all(tokens.status(), report);
     return note_load(false);
   }
-  report->tokens.reserve(tokens.value().size());  // an allocation below could fail and lose a request's last token
+  // an allocation below could fail and lose a request's last token
+  report->tokens.reserve(tokens.value().size());
   for (GeneratedToken& token : tokens.value()) {
     const auto found = ticket_of_.find(token.request);
     if (found == ticket_of_.end()) continue;
@@ -218,8 +219,8 @@ void EngineThread::note_load(bool healthy) {
   load_.prefix_hits = prefix.hits;
   load_.masks = engine_.mask_counts();
   load_.steps = engine_.steps();
-  load_.drafts_most = engine_.speculation().num_speculative_tokens;
-  if (load_.drafts_most > 0) load_.drafts = engine_.draft_counts();
+  load_.drafts_max = engine_.speculation().num_speculative_tokens;
+  if (load_.drafts_max > 0) load_.drafts = engine_.draft_counts();
   // Allocates only if a kernel has run for the first time.
   (void)has_memory_for([&] { load_.kernels = engine_.kernel_runs(); });
   load_.experts = engine_.expert_counts();

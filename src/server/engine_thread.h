@@ -53,11 +53,12 @@ struct EngineLoad {
   int64_t running = 0, waiting = 0;
   int64_t pages = 0, free_pages = 0;
   int64_t preemptions = 0, steps = 0;
-  int64_t prefix_queries = 0, prefix_hits = 0;  // prompt tokens looked up in the prefix cache, and those found
-  KernelRuns kernels = {};                      // in all steps so far
+  // prompt tokens looked up in the prefix cache, and those found
+  int64_t prefix_queries = 0, prefix_hits = 0;
+  KernelRuns kernels = {};  // in all steps so far
   MaskCounts masks = {};
   std::optional<DraftCounts> drafts = {};  // with speculative decoding
-  int64_t drafts_most = 0;                 // maximum draft tokens per sequence and step
+  int64_t drafts_max = 0;                  // maximum draft tokens per sequence and step
   bool healthy = true;                     // the last step succeeded
   // Expert counts, about one second old at most, or from when the engine became idle. Null: experts are not counted.
   std::shared_ptr<const ExpertCounts> experts = {};

@@ -193,7 +193,7 @@ std::string metrics_text(const ServeMetrics& m, const EngineLoad& load, int64_t 
   Page page(model);
   for (const char* prefix : {"vllm:", "sluice:"}) {
     append_engine(&page, prefix, load);
-    if (load.drafts) append_drafts(&page, prefix, *load.drafts, load.drafts_most);
+    if (load.drafts) append_drafts(&page, prefix, *load.drafts, load.drafts_max);
     append_requests(&page, prefix, m);
   }
   page.one("sluice:engine_steps_total", "counter", "Engine steps.", static_cast<double>(load.steps));

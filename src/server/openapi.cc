@@ -106,8 +106,8 @@ OrderedJson function_fields() {
           {"strict", any_of(OrderedJson::array({type("boolean"), type("null")}))}};
 }
 
-// {"type": "json_schema", "json_schema": {"name", "schema"}}. In /v1/responses, "name" and "schema" stand beside "type" without the inner
-// object. In a chat, "schema" alone may stand beside "type".
+// {"type": "json_schema", "json_schema": {"name", "schema"}}. In /v1/responses, "name" and "schema" are next to "type" without the inner
+// object. In a chat, "schema" alone may be next to "type".
 OrderedJson format(bool of_response) {
   const OrderedJson named = {{"name", {{"type", "string"}, {"pattern", "^[A-Za-z0-9_-]{1,64}$"}}},
                              {"schema", type("object")}};
@@ -146,7 +146,7 @@ OrderedJson chat_request(const ApiLimits& limits) {
               {"content", any_of(OrderedJson::array({text, type("null")}))},
               {"reasoning", any_of(OrderedJson::array({type("string"), type("null")}))},
               {"prefix", any_of(OrderedJson::array({type("boolean"), type("null")}))},
-              {"tool_calls", list(call)}},
+              {"tool_calls", any_of(OrderedJson::array({list(call), type("null")}))}},
              {"role", "content"});
   const OrderedJson result =
       object({{"role", {{"const", "tool"}}}, {"tool_call_id", type("string")}, {"content", text}},
@@ -346,12 +346,14 @@ std::string openapi_json(const ApiLimits& limits) {
   const OrderedJson chat = chat_request(limits);
   OrderedJson counted = OrderedJson::object();
   for (const char* same :
-       {"messages", "tools", "tool_choice", "response_format", "reasoning_effort", "reasoning",
+       {"model", "messages", "tools", "tool_choice", "response_format", "reasoning_effort", "reasoning",
         "chat_template_kwargs", "add_generation_prompt", "continue_final_message"})
     counted[same] = chat["properties"][same];
+  OrderedJson of_prompt = optional({{"model", type("string")}}), of_tokens = of_prompt;
+  of_prompt["prompt"] = type("string"), of_tokens["tokens"] = list(token_id(limits));
   schemas["TokenizeRequest"] = any_of(OrderedJson::array(
-      {object({{"prompt", type("string")}}, {"prompt"}), object(std::move(counted), {"messages"})}));
-  schemas["DetokenizeRequest"] = object({{"tokens", list(token_id(limits))}}, {"tokens"});
+      {object(std::move(of_prompt), {"prompt"}), object(std::move(counted), {"messages"})}));
+  schemas["DetokenizeRequest"] = object(std::move(of_tokens), {"tokens"});
   OrderedJson paths = OrderedJson::object();
   for (const Operation& o : kOperations) paths[o.path][o.method] = operation_of(o);
   return dump(

@@ -6,7 +6,7 @@
 
 namespace sluice {
 
-// Returns an OpenAPI 3.1 document of all endpoints. Its numeric limits are those of `limits`, which the server enforces.
+// Returns an OpenAPI 3.1 document of all endpoints. Its numeric limits come from `limits`, which the server enforces.
 std::string openapi_json(const ApiLimits& limits);
 
 }  // namespace sluice

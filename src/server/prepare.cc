@@ -6,6 +6,7 @@
 #include "chat/sampling.h"
 #include "models/family.h"
 #include "server/answers/answer.h"
+#include "server/api_errors.h"
 
 namespace sluice {
 namespace {
@@ -68,7 +69,7 @@ std::optional<ApiError> ServedModel::check_bytes(int64_t bytes, const char* fiel
   return too_long(std::to_string(bytes) + " bytes, at least " + std::to_string(fewest), field);
 }
 
-// Limits the log probabilities of one answer. Without max_tokens, only those of an echoed prompt count, because the answer's length is unknown.
+// Limits the log probabilities of one answer. Without max_tokens, only the log probabilities of an echoed prompt count, because the answer's length is unknown.
 std::optional<ApiError> ServedModel::check_scores(const Prepared& prepared) const {
   const ApiRequest& request = prepared.request;
   const SamplingParams& s = request.sampling;
@@ -171,7 +172,8 @@ std::optional<ApiError> ServedModel::check_chat(ApiRequest* chat) const {
   if (can.thinking_switch)
     std::erase_if(chat->ignored, [](const std::string& field) { return is_thinking_field(field); });
   if (!chat->thinking) chat->thinking = options_.thinking;
-  if (!can.many_calls) chat->tools.parallel = true;  // nothing to forbid: the format has at most one call per answer
+  if (!can.many_calls)
+    chat->tools.parallel = true;  // nothing to forbid: the format has at most one call per answer
   return {};
 }
 
@@ -245,6 +247,7 @@ Result<std::string, ApiError> ServedModel::tokenize(std::string_view body) const
   auto read = read_tokenize(body, limits_);
   if (!read.ok()) return read.error();
   auto& request = read.value();
+  if (!serves(request.chat.model)) return unknown_model(request.chat.model);
   if (request.text) {
     const auto tokens = tokens_of(*request.text, request.specials, request.add_special_tokens);
     if (!tokens.ok()) return tokens.error();
@@ -258,7 +261,8 @@ Result<std::string, ApiError> ServedModel::tokenize(std::string_view body) const
 Result<std::string, ApiError> ServedModel::detokenize(std::string_view body) const {
   const auto read = read_detokenize(body, limits_);
   if (!read.ok()) return read.error();
-  return detokenize_json(valid_utf8(format().tokenizer().decode(read.value())));
+  if (!serves(read.value().model)) return unknown_model(read.value().model);
+  return detokenize_json(valid_utf8(format().tokenizer().decode(read.value().tokens)));
 }
 
 }  // namespace sluice

@@ -28,8 +28,8 @@ class ServedModel {
     ApiRequest request;
     std::vector<std::vector<int32_t>> prompts;  // tokens
     std::vector<int32_t> forced;                // the last tokens of every prompt, which belong to the answer
-    SamplingParams sampling;      // of choice 0, with all defaults; choice i adds i to the seed
-    MakeFilter make_filter = {};  // empty: the output is unconstrained
+    SamplingParams sampling;                    // of choice 0, with all defaults; choice i adds i to the seed
+    MakeFilter make_filter = {};                // empty: the output is unconstrained
   };
   // These functions leave `make_filter` empty; constrain() sets it.
   Result<Prepared, ApiError> chat(std::string_view body) const;

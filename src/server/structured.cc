@@ -37,7 +37,8 @@ struct ChatPlan {
   std::vector<std::optional<Grammar>> arguments;  // by function; nullopt: unconstrained
   std::shared_ptr<const Bits> words;              // tokens allowed in unconstrained content
   std::shared_ptr<const Bits> frame;              // tokens of the chat format, which are never content
-  int32_t end;                                    // the token by which a grammar says that its text is complete
+  // the token by which a grammar says that its text is complete
+  int32_t end;
   bool is_frame(int32_t id) const { return ((*frame)[static_cast<size_t>(id) / 32] >> (id % 32) & 1u) != 0; }
 };
 

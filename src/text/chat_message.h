@@ -14,7 +14,7 @@ std::optional<ChatRole> parse_role(std::string_view word);
 enum class ReasoningEffort : uint8_t { kLow, kMedium, kHigh };
 std::string_view text(ReasoningEffort effort);  // "low", ...
 
-// Each part of a turn is a message of its own: the assistant's reasoning, text and calls, and the results of tools. The fields are those of
+// Each part of a turn is a message of its own: the assistant's reasoning, text and calls, and the results of tools. The fields are the fields of
 // harmony's messages; other formats write the fields that they support.
 struct Message {
   ChatRole role = ChatRole::kUser;

@@ -25,7 +25,7 @@ std::string system_text(const ChatOptions& options);
 class Harmony final : public ChatFormat {
  public:
   // The message of kUnsupported names the missing special token. An added token with the same text counts only if it is special, because a
-  // user's text can produce an added token that is not.
+  // user's text can produce added tokens that are not special.
   static Result<Harmony> from(const Tokenizer& tokenizer);
 
   // The prompt: the system message, the developer message if it has content, the messages, and the requested end. Content never becomes a

@@ -72,8 +72,10 @@ class HarmonyParser final : public AnswerParser {
   void take_recipient(std::string_view* rest);
   void end_message(HarmonyEnd end);
   void add_content(const std::string& text);
-  void note(std::string_view what);                              // adds a note, unless the last note is the same
-  void note_text(std::string_view what, std::string_view text);  // always adds a note, so that `text` is not lost
+  // adds a note, unless the last note is the same
+  void note(std::string_view what);
+  // always adds a note, so that `text` is not lost
+  void note_text(std::string_view what, std::string_view text);
   void add_note(std::string_view what);
 
   Harmony harmony_;

@@ -46,9 +46,10 @@ class HermesCall {
   std::optional<std::string> name_;
   bool has_arguments_ = false;
   std::string all_, stray_;
-  std::string key_, value_;  // the current key with its quotation marks, and the current value unless it is streamed
-  std::string arguments_;    // text not returned yet
-  int64_t depth_ = 0;        // number of open brackets and braces inside the value
+  // the current key with its quotation marks, and the current value unless it is streamed
+  std::string key_, value_;
+  std::string arguments_;  // text not returned yet
+  int64_t depth_ = 0;      // number of open brackets and braces inside the value
   bool in_string_ = false, escaped_ = false, streams_ = false;
 };
 

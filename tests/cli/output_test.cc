@@ -44,6 +44,12 @@ TEST(Output, AClosedStandardOutputIsAnError) {
     expect_lost(shell("\"$1\" " + command + " >&-"), command, "Bad file descriptor");
 }
 
+// Whoever started a server waits for its URL.
+TEST(Output, AServerWhoseUrlIsLostEnds) {
+  expect_lost(shell("\"$1\" serve -q --port 0 > /dev/full"), "serve", "No space left on device");
+  expect_lost(shell("\"$1\" serve -q --port 0 >&-"), "serve", "Bad file descriptor");
+}
+
 // A chat ends at the first answer that cannot be written.
 TEST(Output, AConversationEndsAtTheFirstLostAnswer) {
   expect_lost(shell("printf 'What is 1 + 1?\\nWhat is 2 + 2?\\n' | \"$1\" run -q > /dev/full"), "run",

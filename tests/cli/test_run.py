@@ -245,7 +245,7 @@ class OnATerminal(unittest.TestCase):
 
     def test_letters_whose_second_half_was_a_key(self):
         t = Terminal()
-        t.send("\xf8\xf8")  # its code is that of Meta-x
+        t.send("\xf8\xf8")  # the same code as Meta-x
         t.expect("\xf8\xf8")
         self.ends_well(t)
 

@@ -77,8 +77,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
         require(!r->text || r->chat.conversation.messages.empty());
       break;
     case 3:
-      if (const auto read = read_detokenize(body, kLimits); const auto* ids = accepted(read))
-        for (const int32_t id : *ids) require(id >= 0 && id < kLimits.vocab);
+      if (const auto read = read_detokenize(body, kLimits); const auto* r = accepted(read))
+        for (const int32_t id : r->tokens) require(id >= 0 && id < kLimits.vocab);
       break;
     default:
       if (const auto read = read_response(body, kLimits, earlier); const auto* r = accepted(read)) check(*r);

@@ -11,7 +11,7 @@ import pytest
 import sluice_moe
 from sluice_moe import capi, doctor
 
-MOST_BYTES = 12 << 20
+MAX_BYTES = 12 << 20
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +63,7 @@ def test_the_library_is_the_package_s_own_and_wants_an_old_system(installed):
 def test_size(installed):
     wheels = list(pathlib.Path(__file__).parents[2].glob("dist/sluice_moe-*.whl"))
     assert len(wheels) == 1, "wanted one wheel in dist/: ./dev wheel makes it"
-    assert wheels[0].stat().st_size < MOST_BYTES
+    assert wheels[0].stat().st_size < MAX_BYTES
 
 
 def test_a_bare_environment_installs_uses_and_uninstalls_it(installed, root, tmp_path):

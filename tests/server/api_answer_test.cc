@@ -315,6 +315,33 @@ TEST(ApiAnswer, PartialCharactersAreNamedByTheirBytes) {
   EXPECT_EQ(choice["logprobs"]["tokens"].size(), ids.size());
 }
 
+// A token within a character begins where the character begins, in a prompt as in an answer. An incomplete one is U+FFFD in the text.
+TEST(ApiAnswer, OffsetsOfPartialCharacters) {
+  const std::vector<std::string> bytes = {"a", "\xc3", "\xa9", "b", "\xe2", "\xc3", "c", "\xa9", "d"};
+  const std::string text = "a\u00e9b\ufffd\ufffdc\ufffdd";
+  const Json offsets = {0, 1, 1, 2, 3, 4, 5, 6, 7};
+  std::vector<int32_t> ids;
+  for (const std::string& one : bytes) {
+    ids.push_back(tokens_of(one)[0]);
+    ASSERT_EQ(harmony().tokenizer().piece(ids.back()), one);
+  }
+  const auto sampled =
+      answer_to({.kind = ApiKind::kCompletion, .prompts = {"a"}, .sampling = {.logprobs = 0}});
+  push_with_logprobs(sampled.get(), ids);
+  const ApiRequest request{.kind = ApiKind::kCompletion,
+                           .prompts = {ids},
+                           .echo = true,
+                           .sampling = {.max_tokens = 0, .logprobs = 0}};
+  const auto echoed = Answer::make(harmony(), request, {.id = "7", .model = "m"}, {ids}, {});
+  std::string out;
+  echoed->push(0, {.id = 0, .prompt = std::vector<TokenScore>(ids.size() - 1)}, &out);
+  for (Answer* answer : {sampled.get(), echoed.get()}) {
+    const Json choice = Json::parse(answer->finish())["choices"][0];
+    EXPECT_EQ(choice["text"], text);
+    EXPECT_EQ(choice["logprobs"]["text_offset"], offsets);
+  }
+}
+
 // The prompt's tokens come first in the lists, the first one without a log probability; then all sampled tokens.
 TEST(ApiAnswer, AnEchoListsThePromptsTokens) {
   const auto prompt = tokens_of("é<|start|>x");

@@ -269,6 +269,21 @@ TEST(ApiResponse, EventsTellTheSame) {
   EXPECT_EQ(events.back()["response"], Json::parse(whole->finish()));
 }
 
+// The first token may be the last one.
+TEST(ApiResponse, AResponseThatBeginsIsInProgress) {
+  const auto answer = answer_to(request(R"("input": "q", "stream": true)"));
+  std::string text = push_all(answer.get(), "<|channel|>", FinishReason::kLength);
+  text += answer->finish();
+  for (const Json& e : events_in(text)) {
+    const Json& r = e["response"];
+    const bool ended = e["type"] == "response.incomplete";
+    EXPECT_EQ(r["status"], ended ? "incomplete" : "in_progress");
+    const Json cut = {{"reason", "max_output_tokens"}};
+    EXPECT_EQ(r["incomplete_details"], ended ? cut : Json()) << e["type"].get<std::string>();
+    EXPECT_EQ(r["usage"].is_null(), !ended) << e["type"].get<std::string>();
+  }
+}
+
 // Each one is sent with its token's delta, and once with the whole response.
 TEST(ApiResponse, LogProbabilitiesAreNotRepeatedByEveryEnd) {
   const auto answer = answer_to(request(

@@ -32,7 +32,7 @@ class FakeServer:
     def __init__(self):
         self.lock = threading.Lock()
         self.log = []  # one entry per request to /v1/*: {"path", "body", "received", "writes", "connection"}
-        self.open = self.most_open = 0
+        self.open = self.max_open = 0
         # This many requests with complete answers, or with the prompt "together", wait for each other.
         self.barrier = threading.Barrier(1)
         self.released = threading.Event()  # releases hanging requests
@@ -106,7 +106,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             first = not fake.log
             fake.log.append(entry)
             fake.open += 1
-            fake.most_open = max(fake.most_open, fake.open)
+            fake.max_open = max(fake.max_open, fake.open)
         if not body.get("stream"):
             return self.answer_whole(body)
         try:

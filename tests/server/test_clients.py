@@ -68,7 +68,7 @@ class AgainstFake(Files):
     def test_times_are_those_of_the_server(self):
         out, _, result = self.bench(self.fake.url, *self.custom(["ok"] * 5, 6), "--max-concurrency", 1, "--percentile-metrics", "ttft,tpot,itl,e2el")
         log = self.fake.asked("/v1/completions")[1:]  # the first request only tests the server
-        self.assertEqual((len(log), self.fake.most_open), (5, 1))
+        self.assertEqual((len(log), self.fake.max_open), (5, 1))
         self.assertEqual((result["completed"], result["failed"], result["total_input_tokens"], result["total_output_tokens"]), (5, 0, 55, 30))
         for i, asked in enumerate(log):
             writes, ttft, itl = asked["writes"], result["ttfts"][i], result["itls"][i]
@@ -96,12 +96,12 @@ class AgainstFake(Files):
     def test_as_many_at_once_as_were_asked_for(self):
         self.fake.barrier = threading.Barrier(300)
         _, _, result = self.bench(self.fake.url, *self.custom(["together"] * 300, 1))
-        self.assertEqual((result["completed"], self.fake.most_open), (300, 300))
+        self.assertEqual((result["completed"], self.fake.max_open), (300, 300))
         self.fake.barrier = threading.Barrier(3)
-        self.fake.most_open = 0
+        self.fake.max_open = 0
         self.fake.log.clear()
         _, _, result = self.bench(self.fake.url, *self.custom(["together"] * 12, 1), "--max-concurrency", 3)
-        self.assertEqual((result["completed"], self.fake.most_open), (12, 3))
+        self.assertEqual((result["completed"], self.fake.max_open), (12, 3))
         self.assertGreaterEqual(sum(t > FIRST / 2 for t in result["queue_times"]), 9, "three are sent at once, the others wait")
 
     def test_arrivals(self):
@@ -333,7 +333,7 @@ class AgainstFake(Files):
                         "--output-json", result, "--max-concurrency", 2, status=1)
         eval_ = self.read("eval.json")
         self.assertEqual((eval_["strict"]["right"], eval_["flexible"]["right"], eval_["failed"]), (4, 9, 1))
-        self.assertEqual((eval_["strict"]["questions"], eval_["prompt_tokens"], self.fake.most_open), (10, 27, 2))
+        self.assertEqual((eval_["strict"]["questions"], eval_["prompt_tokens"], self.fake.max_open), (10, 27, 2))
         self.assertIn("1 x HTTP 500: no idea", out)
         self.assertRegex(out, r"gsm8k +flexible +9\.0 +10 +90\.0%   \[59\.6%, 98\.2%\]")
         body = self.fake.asked("/v1/chat/completions")[0]["body"]
@@ -399,7 +399,10 @@ class AgainstFake(Files):
         nowhere = self.path("none/x")
         for words, said in ((("--output-json", nowhere), "--output-json: cannot write"), (("--output-json", self.folder), "it is a folder"),
                             (("--max-concurrency", 1, "--svg", nowhere), "--svg: cannot write"), (("--svg", self.path("a.svg")), "--svg: needs --max-concurrency"),
-                            (("--save-result", "--result-dir", self.write("file", "") + "/x"), "--result-dir: cannot make the folder")):
+                            (("--save-result", "--result-dir", self.write("file", "") + "/x"), "--result-dir: cannot make the folder"),
+                            (("--result-dir", self.folder), "--result-dir: needs --save-result, found none"),
+                            (("--result-filename", "a.json"), "--result-filename: needs --save-result, found none"),
+                            (("--save-detailed",), "--save-detailed: needs --save-result or --output-json, found neither")):
             self.assertIn(said, sluice("bench", "serve", "--base-url", self.fake.url, *words, status=2)[1])
         questions = self.lines("q.jsonl", [{"question": "x", "answer": "y"}])
         self.assertIn("--output-json: cannot write", sluice("eval", "--server", self.fake.url, "--data", questions, "--output-json", nowhere, status=2)[1])

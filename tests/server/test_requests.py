@@ -13,6 +13,9 @@ from server import QUESTION, OwnServerTest, ServerTest, events_of, is_sanitized
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 CHAT, COMPLETION, RESPONSE, TOKENIZE = "/v1/chat/completions", "/v1/completions", "/v1/responses", "/tokenize"
 LONG = 7_000_000  # characters: almost the largest body
+# Fields of /v1/responses with a value that asks for something, and one that does not.
+OF_RESPONSES = (("previous_response_id", "resp_x", None), ("conversation", "c", None), ("include", ["message.output_text.logprobs"], []),
+                ("background", True, False), ("max_tool_calls", 2, None), ("truncation", "auto", "disabled"))
 
 
 def with_ends(folder, before=(), after=()):
@@ -134,7 +137,9 @@ class AsSent(ServerTest):
                 ("template", "x", ""), ("negative_prompt", "x", ""), ("truncate", 4, None), ("input_ids", [5], []), ("think", False, None),
                 ("options", {"temperature": 1}, {}), ("reasoning_budget", 0, -1), ("reasoning_budget_tokens", 0, -1), ("custom_params", {"a": 1}, {}),
                 ("vllm_xargs", {"a": 1}, {}), ("details", True, False), ("decoder_input_details", True, False), ("return_full_text", True, False),
-                ("logprob_token_ids", [5], []), ("token_ids_logprob", [5], []), ("whitespace_pattern", " ", None)):
+                ("logprob_token_ids", [5], []), ("token_ids_logprob", [5], []), ("whitespace_pattern", " ", None), ("num_return_sequences", 2, 1),
+                ("suppress_tokens", [5], []), ("bad_words_ids", [[5]], []), ("stop_strings", ["5"], []), ("sequence_bias", {"5": 1}, {}), ("max_time", 3, None),
+                ("return_routed_experts", True, False), ("parse_tool_calls", False, True)):
             for path, body in ((CHAT, {"messages": QUESTION}), (COMPLETION, {"prompt": "x"}), (RESPONSE, {"input": "x"})):
                 with self.subTest(field=field, path=path):
                     self.refused(path, {**body, field: value}, field, "not supported")
@@ -142,11 +147,23 @@ class AsSent(ServerTest):
         # A prompt under another path's name.
         for path, body, others in ((CHAT, {"messages": QUESTION}, (("prompt", "x", ""), ("input", "x", ""), ("instructions", "x", ""))),
                                    (COMPLETION, {"prompt": "x"}, (("messages", QUESTION, []), ("input", "x", ""), ("instructions", "x", ""))),
-                                   (RESPONSE, {"input": "x"}, (("messages", QUESTION, []), ("prompt", {"id": "x"}, None)))):
+                                   (RESPONSE, {"input": "x"}, (("messages", QUESTION, []), ("prompt", {"id": "x"}, None), ("logprobs", True, False))),
+                                   # What only one path does.
+                                   (CHAT, {"messages": QUESTION}, OF_RESPONSES), (COMPLETION, {"prompt": "x"}, OF_RESPONSES),
+                                   (COMPLETION, {"prompt": "x"}, (("reasoning_effort", "high", None), ("reasoning", {"effort": "high"}, {})))):
             for field, value, neutral in others:
                 with self.subTest(field=field, path=path):
                     self.refused(path, {**body, field: value}, field, "not supported")
                     self.assertEqual(self.server.ask(path, {**body, "max_tokens": 1, field: neutral})[0], 200)
+
+    def test_tokens_of_another_model(self):
+        for path, body in ((TOKENIZE, {"prompt": "x"}), (TOKENIZE, {"messages": QUESTION}), ("/detokenize", {"tokens": [5]})):
+            self.assertEqual(self.server.ask(path, {**body, "model": "sluice-16e-tiny"})[0], 200)
+            status, _, answer = self.server.ask(path, {**body, "model": "another"})
+            self.assertEqual((status, answer["error"]["code"]), (404, "model_not_found"))
+
+    def test_pieces_of_tokens(self):
+        self.refused(TOKENIZE, {"prompt": "x", "with_pieces": True}, "with_pieces", "not supported")
 
     def test_two_limits_of_tokens_agree(self):
         self.refused(CHAT, {"messages": QUESTION, "max_tokens": 5, "max_completion_tokens": 6}, "max_completion_tokens", "max_tokens, 5", "found 6")

@@ -9,6 +9,8 @@ namespace sluice {
 
 namespace {
 
+constexpr std::string_view kReplacement = "\ufffd";
+
 int64_t characters_in(std::string_view text) {
   return std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xc0) != 0x80; });
 }
@@ -48,22 +50,27 @@ void AnswerChoice::echo(const std::string& text, const std::vector<int32_t>& tok
 // `scores` has an entry for each token of the prompt except the first, which has no log probability.
 void AnswerChoice::list_echoed(const std::vector<TokenScore>& scores) {
   int64_t bytes = 0, characters = 0;
+  Utf8Stream text;
   for (size_t i = 0; i < echoed_.size(); ++i) {
     const std::string_view piece = tokenizer_.piece(echoed_[i]);
-    TextToken t{.id = echoed_[i], .offset = bytes, .characters = characters};
+    // A token within a character begins where the character begins.
+    TextToken t{.id = echoed_[i], .offset = bytes, .characters = characters + text.is_cut_by(piece)};
     if (i > 0 && i <= scores.size())
       t.logprob = scores[i - 1].logprob, t.top_logprobs = scores[i - 1].top_logprobs;
     new_.front().tokens.push_back(std::move(t));
-    if (i >= text_begins_ && i < text_ends_) bytes += std::ssize(piece), characters += characters_in(piece);
+    if (i < text_begins_ || i >= text_ends_) continue;
+    bytes += std::ssize(piece);
+    characters += characters_in(text.push(piece));
   }
 }
 
 void AnswerChoice::hold(const GeneratedToken& token) {
+  const bool cuts = decoder_.is_cut_by(token.id);
   held_.push_back({.id = token.id,
                    .logprob = token.logprob,
                    .top_logprobs = token.top_logprobs,
-                   .offset = text_bytes_,
-                   .characters = text_characters_});
+                   .offset = text_bytes_ + (cuts ? std::ssize(kReplacement) : 0),
+                   .characters = text_characters_ + cuts});
 }
 
 // The parser read some tokens as a header, and now reports that their text was content: `text`, or a text that contains
@@ -84,7 +91,8 @@ void AnswerChoice::hold_header(const std::string& text) {
     at += length;
   }
   constexpr size_t kNone = std::string::npos;
-  std::vector<size_t> first(header_.size(), kNone);  // by token: the position in `text` where the token begins
+  std::vector<size_t> first(header_.size(),
+                            kNone);  // by token: the position in `text` where the token begins
   const auto place = [&](size_t in_all, size_t in_text) {
     size_t& at = first[token_of[in_all]];
     at = std::min(at, in_text);
@@ -95,8 +103,9 @@ void AnswerChoice::hold_header(const std::string& text) {
     // Header words may stand between the parts of `text` in `all`. So this matches equal bytes, from the end to the start.
     for (size_t i = text.size(), left = all.size(); i-- > 0 && left > 0;) {
       const size_t same = all.rfind(text[i], left - 1);
-      const bool skipped = same == kNone || (text[i] == ' ' && same != left - 1);  // a blank that the parser put
-                                                                                   // between two parts of the content
+      const bool skipped =
+          same == kNone || (text[i] == ' ' && same != left - 1);  // a blank that the parser put
+                                                                  // between two parts of the content
       if (skipped) continue;
       place(same, i);
       left = same;

@@ -80,19 +80,23 @@ class AnswerChoice {
   Tokenizer tokenizer_;
   bool show_reasoning_, offers_tools_, wants_logprobs_;
   bool only_echoes_;  // sampled tokens do not belong to the answer
-  bool continues_;    // the answer continues the content of a message, and the parser has not reported an event yet
+  // the answer continues the content of a message, and the parser has not reported an event yet
+  bool continues_;
   // The tokens of an echoed prompt, which come first in lists of log probabilities.
   std::vector<int32_t> echoed_;
-  size_t text_begins_ = 0, text_ends_ = 0;  // range of the tokens in `echoed_` whose text is part of the answer's
-  std::unique_ptr<AnswerParser> parser_;    // chats only
-  StreamDecoder decoder_;                   // completions only
+  // range of the tokens in `echoed_` whose text is part of the answer's
+  size_t text_begins_ = 0, text_ends_ = 0;
+  std::unique_ptr<AnswerParser> parser_;  // chats only
+  StreamDecoder decoder_;                 // completions only
   StopMatcher stop_;
   AnswerPiece::Kind kind_ = AnswerPiece::Kind::kText;  // kind of the current text
   bool within_ = false;                                // inside the content of a message
   int64_t text_bytes_ = 0, text_characters_ = 0;       // length of the text for the user
-  int64_t shown_bytes_ = 0;                            // length of that text without what a stop string may still cut
-  std::deque<TextToken> held_;                         // tokens that begin after the first shown_bytes_ bytes
-  std::vector<TextToken> header_;                      // tokens read since the last content, outside of content
+  // length of that text without what a stop string may still cut
+  int64_t shown_bytes_ = 0;
+  std::deque<TextToken> held_;  // tokens that begin after the first shown_bytes_ bytes
+  // tokens read since the last content, outside of content
+  std::vector<TextToken> header_;
   std::vector<AnswerPiece> new_, said_;
   std::vector<ParsedMessage> messages_;
   std::optional<int32_t> stop_token_;

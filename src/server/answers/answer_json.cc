@@ -9,9 +9,9 @@
 namespace sluice {
 namespace {
 
-constexpr double kLogprobLeast = -9999;  // replaces -infinity, which JSON lacks
+constexpr double kLogprobMin = -9999;  // replaces -infinity, which JSON lacks
 
-double finite(float logprob) { return std::max<double>(logprob, kLogprobLeast); }
+double finite(float logprob) { return std::max<double>(logprob, kLogprobMin); }
 
 // The token's text. A token that is not valid UTF-8 becomes for example "bytes:\xe2\x80", so that different tokens have different names.
 std::string name_of(const Tokenizer& tokenizer, int32_t id) {

@@ -31,7 +31,7 @@ std::string ResponseAnswer::part_of(const Item& item, Logprobs logprobs) const {
 std::string ResponseAnswer::object_of(size_t item, Logprobs logprobs) const {
   const Item& one = items_[item];
   const bool last = item + 1 == items_.size();
-  const bool cut = last && (is_cut() || (done() && at(0).cut_in_call()));
+  const bool cut = last && ended_ && (is_cut() || at(0).cut_in_call());
   const char* status = one.open ? "in_progress" : cut ? "incomplete" : "completed";
   const bool has_part = !one.open || !one.text.empty();
   if (one.kind == Kind::kCall)
@@ -53,9 +53,9 @@ std::string ResponseAnswer::object(const char* status) const {
   OrderedJson head = {{"id", head_.id},      {"object", "response"}, {"created_at", head_.created},
                       {"status", status},    {"error", error_},      {"incomplete_details", nullptr},
                       {"model", head_.model}};
-  if (is_cut()) head["incomplete_details"] = {{"reason", "max_output_tokens"}};
+  if (ended_ && is_cut()) head["incomplete_details"] = {{"reason", "max_output_tokens"}};
   head["usage"] = nullptr;
-  if (done())
+  if (ended_)
     head["usage"] = {{"input_tokens", prompt_tokens_},
                      {"input_tokens_details", {{"cached_tokens", cached_tokens_}}},
                      {"output_tokens", completion_tokens_},
@@ -151,7 +151,8 @@ void ResponseAnswer::append(int64_t choice, const std::vector<AnswerPiece>& piec
     append_state("response.in_progress", "in_progress", out);
   }
   for (const AnswerPiece& piece : pieces) take(piece, out);
-  if (done(choice)) end_item(out);
+  ended_ = done(choice);
+  if (ended_) end_item(out);
 }
 
 void ResponseAnswer::store() {
@@ -164,6 +165,7 @@ std::string ResponseAnswer::finish() {
   std::string out;
   if (!stream_) {
     for (const AnswerPiece& piece : at(0).said()) take(piece, &out);
+    ended_ = true;
     end_item(&out);
   }
   const char* status = is_cut() ? "incomplete" : "completed";

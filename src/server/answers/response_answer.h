@@ -46,6 +46,9 @@ class ResponseAnswer final : public Answer {
   ApiResponseFields fields_;
   ApiConversation conversation_;
   std::vector<Item> items_;
+  // Whether `items_` are all items. A batch of tokens may end the answer and begin several items: until they have begun, events tell of an
+  // answer in progress.
+  bool ended_ = false;
   OrderedJson error_ = nullptr;
   int64_t events_ = 0;
   std::shared_ptr<const StoredResponse> stored_;

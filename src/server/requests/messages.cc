@@ -8,7 +8,8 @@ namespace {
 constexpr size_t kToolsMax = 256;
 constexpr size_t kToolValuesMax = 1 << 16,
                  kToolBytesMax = 1 << 20;  // limits of all tools together
-constexpr size_t kCallNameMax = 256;       // bytes; generous, because other servers may have produced the calls
+// bytes; generous, because other servers may have produced the calls
+constexpr size_t kCallNameMax = 256;
 // Tools of /v1/responses that only OpenAI's server can run, or whose arguments are not JSON.
 constexpr std::string_view kHosted[] = {"apply_patch",
                                         "code_interpreter",

@@ -9,6 +9,7 @@
 #include "server/requests/fields.h"
 #include "server/requests/messages.h"
 #include "server/requests/structure.h"
+#include "server/requests/unsupported.h"
 
 namespace sluice {
 namespace {
@@ -19,136 +20,6 @@ constexpr size_t kStopTokensMax = 4096;  // limit of different stop tokens
 constexpr int64_t kBiasesMax =
     1 << 20;  // limit of biases times choices, because each choice has a copy of the
               // biases
-
-// A field of an unsupported feature, with the values that mean "off".
-struct Unsupported {
-  const char* field;
-  const char* neutral;  // a JSON array; null is always neutral
-};
-constexpr Unsupported kUnsupported[] = {{"adaptive_target", "[-1]"},
-                                        {"allowed_token_ids", "[]"},
-                                        {"audio", "[]"},
-                                        {"bad_words", "[[]]"},
-                                        {"banned_strings", "[[]]"},
-                                        {"banned_tokens", "[[]]"},
-                                        {"chat_template", "[]"},
-                                        {"custom_logit_processor", "[]"},
-                                        {"custom_params", "[{}]"},
-                                        {"decoder_input_details", "[false]"},
-                                        {"details", "[false]"},
-                                        {"do_sample", "[true]"},
-                                        {"documents", "[[]]"},
-                                        {"dry_multiplier", "[0]"},
-                                        {"dynatemp_range", "[0]"},
-                                        {"encoder_repetition_penalty", "[1]"},
-                                        {"epsilon_cutoff", "[0]"},
-                                        {"eta_cutoff", "[0]"},
-                                        {"extra_body", "[{}]"},
-                                        {"format", R"([""])"},
-                                        {"function_call", R"(["none", "auto"])"},
-                                        {"functions", "[[]]"},
-                                        {"guidance_scale", "[1]"},
-                                        {"guided_decoding", "[]"},
-                                        {"include_stop_str_in_output", "[false]"},
-                                        {"input_ids", "[[]]"},
-                                        {"length_penalty", "[1]"},
-                                        {"logits_processors", "[[]]"},
-                                        {"logprob_token_ids", "[[]]"},
-                                        {"lora", "[[]]"},
-                                        {"lora_path", "[]"},
-                                        {"max_length", "[]"},
-                                        {"max_new_tokens", "[]"},
-                                        {"max_tokens_to_sample", "[]"},
-                                        {"min_length", "[0]"},
-                                        {"min_new_tokens", "[0]"},
-                                        {"min_tokens", "[0]"},
-                                        {"mirostat", "[0]"},
-                                        {"mirostat_mode", "[0]"},
-                                        {"modalities", R"([["text"]])"},
-                                        {"n_cmpl", "[1]"},
-                                        {"n_indent", "[0]"},
-                                        {"n_probs", "[0]"},
-                                        {"negative_prompt", R"([""])"},
-                                        {"no_repeat_ngram_size", "[0]"},
-                                        {"no_stop_trim", "[false]"},
-                                        {"num_beams", "[1]"},
-                                        {"num_predict", "[-1]"},
-                                        {"nvext", "[{}]"},
-                                        {"options", "[{}]"},
-                                        {"output_config", "[{}]"},
-                                        {"output_format", R"(["text"])"},
-                                        {"penalty_alpha", "[0]"},
-                                        {"prediction", "[]"},
-                                        {"prompt_embeds", "[]"},
-                                        {"prompt_logprobs", "[]"},
-                                        {"random_seed", "[]"},
-                                        {"reasoning_budget", "[-1]"},
-                                        {"reasoning_budget_tokens", "[-1]"},
-                                        {"reasoning_format", R"(["auto", "deepseek"])"},
-                                        {"repeat_penalty", "[1]"},
-                                        {"repetition_detection", "[]"},
-                                        {"response_schema", "[]"},
-                                        {"return_full_text", "[false]"},
-                                        {"return_hidden_states", "[false]"},
-                                        {"return_token_ids", "[false]"},
-                                        {"return_tokens_as_token_ids", "[false]"},
-                                        {"samplers", "[]"},
-                                        {"sampling_seed", "[]"},
-                                        {"separate_reasoning", "[true]"},
-                                        {"session_params", "[]"},
-                                        {"skip_special_tokens", "[true]"},
-                                        {"smoothing_factor", "[0]"},
-                                        {"stop_regex", "[[]]"},
-                                        {"stop_sequences", "[[]]"},
-                                        {"stop_words", "[[]]"},
-                                        {"stream_reasoning", "[true]"},
-                                        {"suffix", R"([""])"},
-                                        {"system", R"([""])"},
-                                        {"t_max_predict_ms", "[0, -1]"},
-                                        {"template", R"([""])"},
-                                        {"tfs_z", "[1]"},
-                                        {"think", "[]"},
-                                        {"thinking", "[]"},
-                                        {"thinking_budget", "[-1]"},
-                                        {"thinking_budget_tokens", "[-1]"},
-                                        {"thinking_token_budget", "[-1]"},
-                                        {"token_ids_logprob", "[[]]"},
-                                        {"top_a", "[0]"},
-                                        {"top_n_sigma", "[-1, 0]"},
-                                        {"truncate", "[]"},
-                                        {"truncate_prompt_tokens", "[]"},
-                                        {"typical", "[1]"},
-                                        {"typical_p", "[1]"},
-                                        {"use_beam_search", "[false]"},
-                                        {"verbosity", R"(["medium"])"},
-                                        {"vllm_xargs", "[{}]"},
-                                        {"watermark", "[false]"},
-                                        {"web_search_options", "[]"},
-                                        {"whitespace_pattern", "[]"},
-                                        {"xtc_probability", "[0]"}};
-// Fields of other endpoints, and other APIs' names of max_tokens, with the values that mean "off".
-constexpr const char* kPlainText = R"([{}, {"format": {"type": "text"}}])";
-constexpr Unsupported kUnsupportedOfChat[] = {{"echo", "[false]"},         {"input", R"(["", []])"},
-                                              {"instructions", R"([""])"}, {"max_output_tokens", "[]"},
-                                              {"n_predict", "[-1]"},       {"prompt", R"(["", []])"},
-                                              {"text", kPlainText}};
-constexpr Unsupported kUnsupportedOfCompletion[] = {{"add_generation_prompt", "[true]"},
-                                                    {"continue_final_message", "[false]"},
-                                                    {"enable_thinking", "[]"},
-                                                    {"input", R"(["", []])"},
-                                                    {"instructions", R"([""])"},
-                                                    {"max_completion_tokens", "[]"},
-                                                    {"max_output_tokens", "[]"},
-                                                    {"messages", "[[]]"},
-                                                    {"n_predict", "[]"},
-                                                    {"text", kPlainText},
-                                                    {"tool_choice", R"(["none", "auto"])"},
-                                                    {"tools", "[[]]"},
-                                                    {"top_logprobs", "[0]"}};
-// Fields without effect on the answer.
-constexpr const char* kHarmless[] = {
-    "metadata", "parallel_tool_calls", "prompt_cache_key", "safety_identifier", "service_tier", "store",
-    "user"};
 
 void read_stop(ApiFields* fields, StopStrings* out) {
   const auto at = fields->take("stop");
@@ -212,7 +83,7 @@ void read_bias(ApiFields* fields, const ApiLimits& limits, SamplingParams* out) 
   }
 }
 
-void read_sampling(ApiFields* fields, const ApiLimits& limits, int64_t tokens_least, SamplingParams* out) {
+void read_sampling(ApiFields* fields, const ApiLimits& limits, int64_t tokens_min, SamplingParams* out) {
   out->temperature = fields->number("temperature", 0, limits.temperature_max);
   out->top_p = fields->number("top_p", 0, 1);
   out->min_p = fields->number("min_p", 0, 1);
@@ -220,7 +91,7 @@ void read_sampling(ApiFields* fields, const ApiLimits& limits, int64_t tokens_le
   if (const auto k = fields->integer("top_k", -1, INT32_MAX)) out->top_k = std::max<int64_t>(*k, 0);
   if (const auto seed = fields->integer("seed", INT64_MIN, INT64_MAX))
     out->seed = static_cast<uint64_t>(*seed);
-  out->max_tokens = fields->integer("max_tokens", tokens_least, INT32_MAX);
+  out->max_tokens = fields->integer("max_tokens", tokens_min, INT32_MAX);
   out->ignore_eos = fields->boolean("ignore_eos", false);
   out->repetition_penalty =
       fields->number("repetition_penalty", limits.repetition_min, limits.repetition_max);
@@ -280,10 +151,9 @@ void read_common(ApiFields* fields, const ApiLimits& limits, ApiRequest* out) {
                                               std::to_string(out->sampling.logit_bias.size())});
   read_stop(fields, &out->stop);
   read_stream(fields, out);
-  for (const auto& [field, neutral] : kUnsupported) fields->refuse(field, neutral);
+  refuse_unsupported(fields);
   // If best_of equals n, all answers are returned, so it has no effect.
   fields->refuse("best_of", ("[" + std::to_string(out->choices) + "]").c_str());
-  for (const char* field : kHarmless) fields->skip(field);
 }
 
 void read_effort(const char* name, ApiFields* fields, ApiRequest* out) {
@@ -425,7 +295,7 @@ Result<ApiRequest, ApiError> read_chat(std::string_view body, const ApiLimits& l
     read_common(fields, limits, out);
     read_chat_logprobs(fields, limits, &out->sampling);
     check_prompt_end(fields, *out);
-    for (const auto& [field, neutral] : kUnsupportedOfChat) fields->refuse(field, neutral);
+    refuse_unsupported_of(ApiKind::kChat, fields);
     out->include_reasoning = fields->boolean("include_reasoning", true);
     const auto at = fields->take("max_completion_tokens");
     if (const auto max_tokens = fields->integer("max_completion_tokens", 1, INT32_MAX)) {
@@ -441,8 +311,7 @@ Result<ApiRequest, ApiError> read_chat(std::string_view body, const ApiLimits& l
 Result<ApiRequest, ApiError> read_completion(std::string_view body, const ApiLimits& limits) {
   return read_body<ApiRequest>(body, [&](ApiFields* fields, ApiRequest* out) {
     out->kind = ApiKind::kCompletion;
-    fields->refuse("chat_template_kwargs", "[{}]");
-    for (const auto& [field, neutral] : kUnsupportedOfCompletion) fields->refuse(field, neutral);
+    refuse_unsupported_of(ApiKind::kCompletion, fields);
     read_prompts(fields, limits, out);
     read_common(fields, limits, out);
     read_structure(fields, body, out);
@@ -465,7 +334,7 @@ Result<ApiRequest, ApiError> read_completion(std::string_view body, const ApiLim
 Result<TokenizeRequest, ApiError> read_tokenize(std::string_view body, const ApiLimits&) {
   return read_body<TokenizeRequest>(body, [&](ApiFields* fields, TokenizeRequest* out) {
     out->chat.model = fields->string("model");
-    fields->refuse("return_token_strs", "[false]");
+    for (const char* field : {"return_token_strs", "with_pieces"}) fields->refuse(field, "[false]");
     if (fields->boolean("parse_special", false)) out->specials = Specials::kParse;
     if (const auto at = fields->take("prompt")) {
       if (const auto messages = fields->take("messages"))
@@ -482,12 +351,12 @@ Result<TokenizeRequest, ApiError> read_tokenize(std::string_view body, const Api
   });
 }
 
-Result<std::vector<int32_t>, ApiError> read_detokenize(std::string_view body, const ApiLimits& limits) {
-  return read_body<std::vector<int32_t>>(body, [&](ApiFields* fields, std::vector<int32_t>* out) {
-    fields->skip("model");
+Result<DetokenizeRequest, ApiError> read_detokenize(std::string_view body, const ApiLimits& limits) {
+  return read_body<DetokenizeRequest>(body, [&](ApiFields* fields, DetokenizeRequest* out) {
+    out->model = fields->string("model");
     const auto at = fields->take("tokens");
     if (!at) return fields->fail({Code::kInvalidArgument, "body: tokens: wanted an array, found none"});
-    *out = read_tokens(*at, limits.vocab, fields);
+    out->tokens = read_tokens(*at, limits.vocab, fields);
   });
 }
 

@@ -91,7 +91,8 @@ struct ApiRequest {
   // Completions only.
   std::vector<Prompt> prompts = {};  // at least one
   bool echo = false;
-  Specials specials = Specials::kAsText;  // whether the text of a special token in a prompt becomes that token
+  Specials specials =
+      Specials::kAsText;  // whether the text of a special token in a prompt becomes that token
 
   bool add_special_tokens = false;  // puts special_ends() around the prompt, unless it is given as token ids
   SamplingParams sampling = {};     // if max_tokens is 0, the answer is only the echoed prompt
@@ -117,6 +118,11 @@ struct TokenizeRequest {
   ApiRequest chat;
 };
 
+struct DetokenizeRequest {
+  std::string model;
+  std::vector<int32_t> tokens;
+};
+
 // An unsupported field is an error, which names the field, unless the field's value means "off".
 Result<ApiRequest, ApiError> read_chat(std::string_view body, const ApiLimits& limits);
 // Finds the response named by `previous_response_id`; null: not stored.
@@ -125,6 +131,6 @@ Result<ApiRequest, ApiError> read_response(std::string_view body, const ApiLimit
                                            const FindResponse& stored);
 Result<ApiRequest, ApiError> read_completion(std::string_view body, const ApiLimits& limits);
 Result<TokenizeRequest, ApiError> read_tokenize(std::string_view body, const ApiLimits& limits);
-Result<std::vector<int32_t>, ApiError> read_detokenize(std::string_view body, const ApiLimits& limits);
+Result<DetokenizeRequest, ApiError> read_detokenize(std::string_view body, const ApiLimits& limits);
 
 }  // namespace sluice

@@ -5,22 +5,11 @@
 #include "server/requests/fields.h"
 #include "server/requests/messages.h"
 #include "server/requests/structure.h"
+#include "server/requests/unsupported.h"
 
 namespace sluice {
 namespace {
 
-constexpr std::pair<const char*, const char*> kUnsupportedOfResponses[] = {
-    {"add_generation_prompt", "[true]"},
-    {"continue_final_message", "[false]"},
-    {"background", "[false]"},
-    {"conversation", "[]"},
-    {"echo", "[false]"},
-    {"max_completion_tokens", "[]"},
-    {"max_tool_calls", "[]"},
-    {"messages", "[[]]"},
-    {"n_predict", "[-1]"},
-    {"prompt", "[]"},
-    {"truncation", R"(["disabled"])"}};
 constexpr size_t kMetadataMax = 16, kMetadataKeyMax = 64, kMetadataValueMax = 512;
 constexpr const char* kLogprobs = "message.output_text.logprobs";
 constexpr const char* kEncrypted =
@@ -265,7 +254,7 @@ Result<ApiRequest, ApiError> read_response(std::string_view body, const ApiLimit
     read_tools(fields, body, ToolStyle::kResponse, out);
     read_include(fields, limits, out);
     read_metadata(fields);
-    for (const auto& [field, neutral] : kUnsupportedOfResponses) fields->refuse(field, neutral);
+    refuse_unsupported_of(ApiKind::kResponse, fields);
     if (const auto max_tokens = fields->integer("max_output_tokens", 1, INT32_MAX))
       out->sampling.max_tokens = max_tokens;
     note_unread(*fields, "", out);

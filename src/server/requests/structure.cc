@@ -79,7 +79,7 @@ class StructureReader {
         fields_->fail(at.at(key).value(), "null when type is \"" + at.string("type").value() + "\"");
   }
 
-  // Reads OpenAI's form, and the form of llama.cpp and Together, in which "schema" stands beside "type".
+  // Reads OpenAI's form, and the form of llama.cpp and Together, in which "schema" is next to "type".
   void response_format(const JsonAt& at, Style style = Style::kChat) {
     const auto type = at.string("type");
     if (!type.ok()) return fields_->fail(type.status());

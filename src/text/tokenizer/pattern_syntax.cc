@@ -148,10 +148,10 @@ class PatternReader {
   void counted() {
     size_t end = 1;
     while (is_digit(ahead(end))) ++end;
-    const bool has_least = end > 1;
+    const bool has_min = end > 1;
     if (ahead(end) == ',') ++end;
     while (is_digit(ahead(end))) ++end;
-    if (all_[at_] == '}' || !has_least || ahead(end) != '}')
+    if (all_[at_] == '}' || !has_min || ahead(end) != '}')
       return refuse(1, "a brace that is not {n}, {n,} or {n,m}");
     if (one_of(ahead(end + 1), "+?*{") && ahead(end + 1) != '\0')
       return refuse(end + 2, "a quantifier of a quantifier");

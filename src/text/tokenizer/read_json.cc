@@ -15,9 +15,10 @@ using Kind = Data::Kind;
 
 constexpr int64_t kFileBytesMax = int64_t{256} << 20;
 constexpr int64_t kIdMax =
-    (int64_t{1} << 22) - 1;              // ids index an array; the largest known vocabulary has 262,144
-constexpr size_t kAddedBytesMax = 1024;  // of an added token, because encode() searches for them at each byte of a text
-constexpr size_t kStepsMax = 16;         // of a pre_tokenizer, because each step splits the whole text again
+    (int64_t{1} << 22) - 1;  // ids index an array; the largest known vocabulary has 262,144
+// of an added token, because encode() searches for them at each byte of a text
+constexpr size_t kAddedBytesMax = 1024;
+constexpr size_t kStepsMax = 16;  // of a pre_tokenizer, because each step splits the whole text again
 
 Status corrupt(std::string message) { return {Code::kCorrupt, std::move(message)}; }
 
@@ -401,10 +402,9 @@ class TokenizerReader {
   ByteLetters letters_;
   bool ignore_merges_ = false;
   std::unordered_map<std::string_view, int32_t>
-      ids_;  // ids of model.vocab; the keys are views into the document
-  std::unordered_set<int32_t>
-      normalized_;                // added tokens with "normalized": true
-  std::vector<int32_t> spelled_;  // words whose letters all represent bytes; used for ignore_merges
+      ids_;                                 // ids of model.vocab; the keys are views into the document
+  std::unordered_set<int32_t> normalized_;  // added tokens with "normalized": true
+  std::vector<int32_t> spelled_;            // words whose letters all represent bytes; used for ignore_merges
 };
 
 }  // namespace

@@ -124,5 +124,8 @@ std::string StreamDecoder::push(int32_t id) {
   return stream_.push(tokenizer_.decode(std::span(&id, 1), specials_));
 }
 std::string StreamDecoder::finish() { return stream_.finish(); }
+bool StreamDecoder::is_cut_by(int32_t id) const {
+  return stream_.is_cut_by(tokenizer_.decode(std::span(&id, 1), specials_));
+}
 
 }  // namespace sluice

@@ -83,6 +83,8 @@ class StreamDecoder {
       : tokenizer_(std::move(tokenizer)), specials_(specials) {}
   std::string push(int32_t id);
   std::string finish();  // returns held-back bytes; after that the decoder can be reused
+  // Whether the token's text cannot complete the held-back bytes, so that they become U+FFFD before it.
+  bool is_cut_by(int32_t id) const;
 
  private:
   Tokenizer tokenizer_;

@@ -1,6 +1,6 @@
 """transformers' own experts in float64, and a bound on the error of Sluice's experts.
 
-The bound is that of docs/numerics.md, step by step: sums in f32, errors amplified by the activation's slope, h rounded to bf16 between the
+The bound follows docs/numerics.md, step by step: sums in f32, errors amplified by the activation's slope, h rounded to bf16 between the
 products, each expert's output rounded to bf16 (g), the sum over slots, and y rounded to bf16. Nothing is tuned.
 """
 from __future__ import annotations

@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM
 sys.path.insert(0, str(ROOT / "tests" / "cli"))
 import checkpoint_variants as variants  # noqa: E402
 
-ASKED, MOST_TOKENS = 8, 64
+ASKED, MAX_TOKENS = 8, 64
 TENSORS = variants.read_tensors()
 BF16 = variants.dequantized(TENSORS)
 MERGED = lambda name: "self_attn" in name and name.endswith("proj.weight")
@@ -49,7 +49,7 @@ def one_thread():
 
 
 def tokens_of_the_engine(directory, question):
-    asked = [*command(), "run", directory, "-p", question, "--json", "--quiet", "--threads", "1", "--temperature", "0", "--max-tokens", str(MOST_TOKENS)]
+    asked = [*command(), "run", directory, "-p", question, "--json", "--quiet", "--threads", "1", "--temperature", "0", "--max-tokens", str(MAX_TOKENS)]
     reply = json.loads(subprocess.run([*asked, "--logprobs", "0"], capture_output=True, text=True, check=True).stdout)
     return [token["id"] for token in reply["logprobs"]]
 
@@ -59,7 +59,7 @@ def tokens_of_transformers(directory, asked):
     ends = model.generation_config.eos_token_id
     ends = [ends] if isinstance(ends, int) else ends
     ids, mask = batch_of(asked)
-    made = model.generate(ids, attention_mask=mask, max_new_tokens=MOST_TOKENS, do_sample=False)[:, ids.shape[1]:].tolist()
+    made = model.generate(ids, attention_mask=mask, max_new_tokens=MAX_TOKENS, do_sample=False)[:, ids.shape[1]:].tolist()
     return [row[: next((at + 1 for at, token in enumerate(row) if token in ends), len(row))] for row in made]
 
 

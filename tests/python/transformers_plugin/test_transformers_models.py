@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 from shipped_model import MODEL, PROMPTS, RECORDED, answers, answers_of_the_engine, distances, is_start, load, questions
 from transformers import Mxfp4Config
 
-ASKED, MOST_TOKENS = 100, 48
+ASKED, MAX_TOKENS = 100, 48
 EXPERTS = re.compile(r"mlp\.experts\.")
 
 
@@ -34,7 +34,7 @@ def packed():
 
 def test_the_same_text_as_sluices_own_engine_on_100_questions(packed):
     asked = questions(ASKED)
-    wanted, found = answers_of_the_engine(asked), answers(packed, asked, MOST_TOKENS)
+    wanted, found = answers_of_the_engine(asked), answers(packed, asked, MAX_TOKENS)
     assert len(wanted) == len(found) == ASKED
     for question, a, b in zip(asked, wanted, found):
         assert is_start(b, a), f"{question}\n{a}\n{b}"
@@ -47,11 +47,11 @@ def test_the_same_text_as_sluices_own_engine_on_100_questions(packed):
 TIES = 1
 
 
-def logits_within(model, scale, rms_allowed, most_allowed, prompts=PROMPTS, ties=0):
+def logits_within(model, scale, rms_allowed, max_allowed, prompts=PROMPTS, ties=0):
     beyond = []
     for prompt in prompts:
         for row, (rms, most) in enumerate(zip(*distances(model, prompt, scale))):
-            if not (rms <= rms_allowed and most <= most_allowed):
+            if not (rms <= rms_allowed and most <= max_allowed):
                 beyond.append(f"{prompt}, row {row}: {rms:.2f} of its noise, {most:.2f} of its largest noise")
     assert len(beyond) <= ties, "\n".join(beyond)
 
