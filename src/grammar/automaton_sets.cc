@@ -12,8 +12,9 @@ MaybeDfa combine(const Dfa& a, const Dfa& b, SetOp op, Work* work) {
   std::map<std::pair<int32_t, int32_t>, int32_t> number;
   std::vector<std::pair<int32_t, int32_t>> pairs;
   const auto accepts = [](const Dfa& dfa, int32_t s) { return s != Dfa::kDead && dfa.accepts(s); };
-  int32_t last_s = -2, last_t = -2, last = Dfa::kDead;  // arguments and result of the previous call, because adjacent
-                                                        // bytes usually lead to the same states
+  // arguments and result of the previous call, because adjacent
+  int32_t last_s = -2, last_t = -2, last = Dfa::kDead;
+  // bytes usually lead to the same states
   const auto add = [&](int32_t s, int32_t t) {
     if (s == last_s && t == last_t) return last;
     last_s = s, last_t = t, last = Dfa::kDead;

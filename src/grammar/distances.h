@@ -13,8 +13,8 @@ struct ArrowInto {
 constexpr int32_t kNoWay = std::numeric_limits<int32_t>::max();
 
 // For each node the weight of the lightest path to a node of `ends`; kNoWay: no path exists.
-inline std::vector<int32_t> least_weights(const std::vector<std::vector<ArrowInto>>& into,
-                                          std::vector<int32_t> ends) {
+inline std::vector<int32_t> min_weights(const std::vector<std::vector<ArrowInto>>& into,
+                                        std::vector<int32_t> ends) {
   std::vector<int32_t> out(into.size(), kNoWay), farther;
   for (const int32_t end : ends) out[static_cast<size_t>(end)] = 0;
   // Visits nodes in order of distance. `ends` has the nodes at the current distance, `farther` the nodes whose distance is larger by 1.

@@ -33,8 +33,8 @@ std::optional<FewValues::Texts> FewValues::spelled(Callee callee, int depth) {
 std::optional<FewValues::Texts> FewValues::of_leaf(const Leaf& leaf) {
   if (!leaf.compact.empty()) return Texts{spaced_ ? leaf.spaced : leaf.compact};
   if (leaf.dfa.empty()) return Texts{};
-  if (leaf.counted() || !work_->spend(most_)) return {};
-  return leaf.dfa.texts(most_);
+  if (leaf.counted() || !work_->spend(max_)) return {};
+  return leaf.dfa.texts(max_);
 }
 
 std::optional<FewValues::Texts> FewValues::of_rule(int32_t index, int depth) {
@@ -51,7 +51,7 @@ std::optional<FewValues::Texts> FewValues::of_rule(int32_t index, int depth) {
     if (state.final && way.count >= rule.least && (way.wanted & ~way.present).none() &&
         (rule.check == nullptr || rule.check->holds(way.text, work_)) &&
         seen.insert(hash_of_value(way.text)).second) {
-      if (std::ssize(out) == most_) return {};
+      if (std::ssize(out) == max_) return {};
       out.push_back(way.text);
     }
     const bool after_colon = spaced_ && way.text.ends_with(':');

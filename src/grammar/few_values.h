@@ -14,7 +14,7 @@ namespace sluice {
 class FewValues {
  public:
   FewValues(const Program& program, Work* work, int64_t most = 64)
-      : program_(program), work_(work), most_(most), steps_(64 * most) {}
+      : program_(program), work_(work), max_(most), steps_(64 * most) {}
   // Every value as single-line JSON text, once with and once without blanks. nullopt: there are too many values, or the search takes too
   // long.
   std::optional<std::vector<std::string>> texts_of(Callee callee);
@@ -38,7 +38,7 @@ class FewValues {
   static constexpr int64_t kDepthMax = 8;
   const Program& program_;
   Work* work_;
-  const int64_t most_;
+  const int64_t max_;
   int64_t steps_;
   bool spaced_ = false;
 };

@@ -28,6 +28,9 @@ namespace {
   "+(/" SLUICE_URL_CHARS "*)*)" SLUICE_TAIL
 #define SLUICE_REFERENCE "(" SLUICE_URI "|/?[A-Za-z0-9._~-]+(/[A-Za-z0-9._~-]*)*" SLUICE_TAIL ")"
 
+#define SLUICE_SCALAR R"x((null|true|false|-?(0|[1-9]\d{0,9})(\.\d{1,9})?|"[ !#-\[\]-~]*"))x"
+#define SLUICE_MEMBER R"x("[ !#-\[\]-~]*":)x" SLUICE_SCALAR
+
 struct Format {
   std::string_view name, inner;
   std::string_view outer = {};  // empty: any text
@@ -59,8 +62,15 @@ constexpr Format kFormats[] = {
     {"uri-reference", SLUICE_REFERENCE},
     {"iri-reference", SLUICE_REFERENCE},
     {"json-pointer", R"((/([ !-.0-}]|~[01])*)*)", R"x((/(.|\n)*)?)x"},
-    {"relative-json-pointer", R"((0|[1-9]\d{0,5})(#|(/([ !-.0-}]|~[01])*)*))", R"x([0-9+-](.|\n)*)x"},
+    // The Python package jsonschema rejects a digit after a 0, such as in "101".
+    {"relative-json-pointer", R"((0|[1-9]{1,5}0?)(#|(/([ !-.0-}]|~[01])*)*))", R"x([0-9+-](.|\n)*)x"},
     {"regex", R"(\^?([A-Za-z0-9 _:;,/"'@=-]|\\[dws.])+\$?)"},
+    // Texts of "contentEncoding" and "contentMediaType", and not of a "format".
+    {"content base64", R"(([A-Za-z0-9+/]{4})*([A-Za-z0-9+/][AQgw]==|[A-Za-z0-9+/]{2}[AEIMQUYcgkosw048]=)?)"},
+    {"content base32", R"(([A-Z2-7]{8})*)"},
+    {"content application/json",
+     SLUICE_SCALAR R"x(|\[()x" SLUICE_SCALAR "(," SLUICE_SCALAR R"x()*)?\]|\{()x" SLUICE_MEMBER
+                   "(," SLUICE_MEMBER R"x()*)?\})x"},
     {"uri-template", R"(([A-Za-z0-9._~:/?#@!$&()*+,;=-]|\{[A-Za-z0-9_]+\})*)"},
 };
 

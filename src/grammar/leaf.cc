@@ -30,7 +30,7 @@ bool between_chars(const Dfa& value, int32_t state) {
 }
 
 // By state: the minimum number of counted characters up to acceptance.
-std::vector<int32_t> least_to_end(const Dfa& dfa, const std::vector<uint8_t>& counts) {
+std::vector<int32_t> min_to_end(const Dfa& dfa, const std::vector<uint8_t>& counts) {
   const auto n = static_cast<size_t>(dfa.states());
   std::vector<std::vector<ArrowInto>> into(n);
   std::vector<int32_t> ends;
@@ -46,7 +46,7 @@ std::vector<int32_t> least_to_end(const Dfa& dfa, const std::vector<uint8_t>& co
   }
   for (int32_t state = 0; state < dfa.states(); ++state)
     if (dfa.accepts(state)) ends.push_back(state);
-  return least_weights(into, std::move(ends));
+  return min_weights(into, std::move(ends));
 }
 
 void set_counts(Leaf* leaf, int64_t least, int64_t most, const std::vector<uint8_t>& labels,
@@ -55,7 +55,7 @@ void set_counts(Leaf* leaf, int64_t least, int64_t most, const std::vector<uint8
   leaf->most = most < 0 ? Leaf::kNoBound : std::min(most, Leaf::kNoBound);
   if (leaf->least == 0 && leaf->most == Leaf::kNoBound) return;
   for (const int32_t old : order) leaf->counts.push_back(labels[static_cast<size_t>(old)]);
-  leaf->to_end = least_to_end(leaf->dfa, leaf->counts);
+  leaf->to_end = min_to_end(leaf->dfa, leaf->counts);
 }
 
 Leaf with_blanks(DfaBuilder* builder, int32_t from, bool may_be_none) {
@@ -141,7 +141,8 @@ Leaf any_json_string(int64_t least, int64_t most) {
   builder.set(text, 0x20, 0x7f, text);
   builder.set(text, '"', '"', closed);
   builder.set(text, '\\', '\\', escape);
-  const int32_t one = add(), two = add(), three = add();  // one, two or three bytes of a character are still to come
+  // one, two or three bytes of a character are still to come
+  const int32_t one = add(), two = add(), three = add();
   const int32_t e0 = add(), ed = add(), f0 = add(), f4 = add();
   builder.set(one, 0x80, 0xbf, text);
   builder.set(two, 0x80, 0xbf, one);

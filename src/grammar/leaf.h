@@ -72,7 +72,7 @@ bool is_multiple(const Decimal& value, const Decimal& of);
 
 struct NumberBounds {
   std::optional<Decimal> least = {}, most = {};
-  bool least_excluded = false, most_excluded = false;
+  bool min_excluded = false, max_excluded = false;
   bool integer = false, fraction = false;  // must be an integer; must not be an integer
   std::vector<Decimal> multiples = {};
   std::vector<Decimal> not_multiples = {};  // left out as far as an automaton of their multiples exists

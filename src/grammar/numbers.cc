@@ -30,7 +30,7 @@ enum class Part : uint8_t { kBegin, kZero, kWhole, kPoint, kFraction };
 // bounds. Before the point, the digits so far are compared with as many leading digits of the bound; after it, the number's value is compared.
 struct Place {
   Part part = Part::kBegin;
-  size_t digits = 0, most_digits = 0;
+  size_t digits = 0, max_digits = 0;
   Order least = Order::kEqual, most = Order::kEqual;
   auto operator<=>(const Place&) const = default;
 };
@@ -38,7 +38,7 @@ struct Place {
 // A range of magnitudes.
 struct Range {
   std::optional<Decimal> least, most;
-  bool least_excluded = false, most_excluded = false;
+  bool min_excluded = false, max_excluded = false;
 };
 
 class RangeBuilder {
@@ -52,7 +52,7 @@ class RangeBuilder {
   }
 
   void from(int32_t start) {
-    const Place begin{.most_digits = whole_max_};
+    const Place begin{.max_digits = whole_max_};
     numbers_[begin] = start;
     todo_.push_back(begin);
     while (!todo_.empty()) {
@@ -88,7 +88,7 @@ class RangeBuilder {
     if (at.part == Part::kZero) return {};
     if (at.part == Part::kBegin) to.part = digit == '0' ? Part::kZero : Part::kWhole;
     if (at.part == Part::kPoint) to.part = Part::kFraction;
-    if (at.digits >= at.most_digits) return {};
+    if (at.digits >= at.max_digits) return {};
     if (range_.least)
       to.least = whole ? whole_order(at.least, *range_.least, digit, at.digits)
                        : fraction_order(at.least, *range_.least, digit, at.digits);
@@ -96,11 +96,11 @@ class RangeBuilder {
       to.most = whole ? whole_order(at.most, *range_.most, digit, at.digits)
                       : fraction_order(at.most, *range_.most, digit, at.digits);
     ++to.digits;
-    // After the point, the position matters only while the digits so far equal those of a bound. Ignoring it
+    // After the point, the position matters only while the digits so far equal the digits of a bound. Ignoring it
     // otherwise saves states.
     const bool open =
         (range_.least && to.least == Order::kEqual) || (range_.most && to.most == Order::kEqual);
-    if (to.part == Part::kFraction && !open) to.most_digits -= std::exchange(to.digits, 0);
+    if (to.part == Part::kFraction && !open) to.max_digits -= std::exchange(to.digits, 0);
     return to;
   }
 
@@ -111,7 +111,7 @@ class RangeBuilder {
   }
   Place point(const Place& at) const {
     const size_t whole = at.part == Part::kZero ? 0 : at.digits;
-    Place to{.part = Part::kPoint, .most_digits = kFractionDigits - std::min(whole, kFractionDigits)};
+    Place to{.part = Part::kPoint, .max_digits = kFractionDigits - std::min(whole, kFractionDigits)};
     if (range_.least) to.least = after_whole(at.least, *range_.least, at.digits);
     if (range_.most) to.most = after_whole(at.most, *range_.most, at.digits);
     return to;
@@ -127,11 +127,11 @@ class RangeBuilder {
     if (at.part == Part::kBegin || at.part == Part::kPoint) return false;
     if (range_.least) {
       const Order order = order_at_end(at, at.least, *range_.least);
-      if (order == Order::kBelow || (order == Order::kEqual && range_.least_excluded)) return false;
+      if (order == Order::kBelow || (order == Order::kEqual && range_.min_excluded)) return false;
     }
     if (range_.most) {
       const Order order = order_at_end(at, at.most, *range_.most);
-      if (order == Order::kAbove || (order == Order::kEqual && range_.most_excluded)) return false;
+      if (order == Order::kAbove || (order == Order::kEqual && range_.max_excluded)) return false;
     }
     return true;
   }
@@ -149,17 +149,17 @@ Dfa in_range(const NumberBounds& b, Work* work) {
   const int32_t start = builder.add_state(false);
   if (!b.most || !b.most->negative) {
     Range range;
-    range.most = b.most, range.most_excluded = b.most_excluded;
-    if (b.least && !b.least->negative) range.least = b.least, range.least_excluded = b.least_excluded;
+    range.most = b.most, range.max_excluded = b.max_excluded;
+    if (b.least && !b.least->negative) range.least = b.least, range.min_excluded = b.min_excluded;
     RangeBuilder(&builder, range, b.integer).from(start);
   }
   // Negative numbers only: zero is matched above, without a sign.
   const bool below = !b.least || b.least->negative;
   if (below) {
     Range range;
-    range.least = Decimal{}, range.least_excluded = true;
-    if (b.least) range.most = -*b.least, range.most_excluded = b.least_excluded;
-    if (b.most && b.most->negative) range.least = -*b.most, range.least_excluded = b.most_excluded;
+    range.least = Decimal{}, range.min_excluded = true;
+    if (b.least) range.most = -*b.least, range.max_excluded = b.min_excluded;
+    if (b.most && b.most->negative) range.least = -*b.most, range.min_excluded = b.max_excluded;
     const int32_t minus = builder.add_state(false);
     builder.set(start, '-', '-', minus);
     RangeBuilder(&builder, range, b.integer).from(minus);
@@ -306,7 +306,7 @@ std::optional<Dfa> listed(const NumberBounds& b) {
   for (int64_t i = *least / *step - 1; i <= *most / *step + 1; ++i) {
     const auto d = Decimal::of(Json(i * *step));
     const int low = compare(*d, *b.least), high = compare(*d, *b.most);
-    if (low < 0 || (low == 0 && b.least_excluded) || high > 0 || (high == 0 && b.most_excluded)) continue;
+    if (low < 0 || (low == 0 && b.min_excluded) || high > 0 || (high == 0 && b.max_excluded)) continue;
     if (std::ranges::any_of(b.not_multiples, [&](const Decimal& m) { return is_multiple(*d, m); })) continue;
     texts.push_back(std::to_string(i * *step));
   }

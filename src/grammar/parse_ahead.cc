@@ -201,7 +201,7 @@ bool Parse::take_out_dead_ends(std::span<uint32_t> bits) {
   work_ = &part;
   look_ahead(bits);
   work_ = whole;
-  if (part.over()) ends_.clear();  // the last answers may be those of a search that was cut short
+  if (part.over()) ends_.clear();  // the last answers may come from a search that was cut short
   return work_->spend(steps - part.left());
 }
 

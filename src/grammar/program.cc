@@ -59,7 +59,7 @@ std::vector<int32_t> fewest(const std::vector<Program::State>& states, const Arr
   std::vector<int32_t> finals;
   for (size_t s = 0; s < states.size(); ++s)
     if (states[s].final) finals.push_back(static_cast<int32_t>(s));
-  return least_weights(into, std::move(finals));
+  return min_weights(into, std::move(finals));
 }
 
 int32_t once(const Program::Call& call) { return call.counted ? 1 : 0; }
@@ -315,7 +315,7 @@ bool Program::meets(int32_t index, const Dependencies::Members& present, const D
   return reaches(reaches, all);
 }
 
-// Removes the members of dependencies that can never be present, because their value or that of a member that they want matches nothing,
+// Removes the members of dependencies that can never be present, because nothing matches their value or the value of a member that they want,
 // and ends no object whose dependencies cannot be met. Returns whether anything changed.
 bool Program::drop_unmet(Work* work) {
   bool changed = false;

@@ -163,5 +163,26 @@ TEST_F(ObjectMembers, DependenciesInDraftsWithoutThem) {
     EXPECT_TRUE(value.contains("a") && !value.contains("b")) << value;
 }
 
+// The objects fail in so many ways that only some are told; the other types fail in few.
+TEST_F(ObjectMembers, ManyNegationsOfOneTypeLeaveThoseOfOthers) {
+  const Json numbers =
+      Json::parse(R"({"oneOf": [{"maximum": 100000, "type": "number"}, {"minimum": 1, "anyOf": [{"anyOf": [
+      {"type": "object", "maxProperties": 3, "properties": {"b": {"type": "string"}}, "dependencies": {"a b": {"type": "boolean"}}},
+      {"type": "object", "required": ["c", "a"], "maxProperties": 2, "properties": {"a": {"type": "number"}, "b": {"type": "number"}},
+       "allOf": [{"type": "boolean"}, {"type": "boolean"}]}]}, {"type": "number"}]}]})");
+  for (const Json& value : some(numbers, 8, 40))
+    EXPECT_TRUE(!value.is_number() || value < 1 || value > 100000) << value;
+  // Two of eleven alternatives hold: for an object in many ways, for a string in one.
+  Json pairs = {{"type", "string"}, {"pattern", "^[a-z]*$"}};
+  for (int i = 0; i < 9; ++i)
+    pairs["not"]["oneOf"].push_back({{"type", "object"}, {"required", {"a" + std::to_string(i)}}});
+  pairs["not"]["oneOf"].push_back({{"type", "string"}, {"maxLength", 6}});
+  pairs["not"]["oneOf"].push_back({{"type", "string"}, {"minLength", 3}});
+  for (const Json& value : some(pairs, 20, 40)) {
+    EXPECT_GE(value.get<std::string>().size(), 3u) << value;
+    EXPECT_LE(value.get<std::string>().size(), 6u) << value;
+  }
+}
+
 }  // namespace
 }  // namespace sluice

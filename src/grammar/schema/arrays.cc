@@ -115,13 +115,12 @@ Result<Callee> ArrayRules::rule(const Merged& m) {
         "them, "
         "which is not supported");
   // If the array has prefix elements, further elements follow only if the schema asks for them.
-  const bool loops =
-      prefix == 0 || open || m.least_items > static_cast<int64_t>(prefix) || !contained_.empty();
+  const bool loops = prefix == 0 || open || m.min_items > static_cast<int64_t>(prefix) || !contained_.empty();
   const int32_t rule = program_.add_rule();
   {
     Program::Rule& r = program_.rules[static_cast<size_t>(rule)];
-    r.least = static_cast<int32_t>(m.repeated ? std::max<int64_t>(m.least_items, 2) : m.least_items);
-    if (m.most_items >= 0) r.most = static_cast<int32_t>(std::min<int64_t>(m.most_items, Program::kNoBound));
+    r.least = static_cast<int32_t>(m.repeated ? std::max<int64_t>(m.min_items, 2) : m.min_items);
+    if (m.max_items >= 0) r.most = static_cast<int32_t>(std::min<int64_t>(m.max_items, Program::kNoBound));
   }
   const CommonLeaves& leaves = CommonLeaves::get();
   const int32_t opened = program_.add_state(rule);

@@ -70,7 +70,7 @@ const SchemaMerger::Nots& SchemaMerger::nots_of(const Json& schema) {
     Negation all = negated(schema, 0);
     found->second.untold = all.untold;
     if (all.untold != 0) found->second.rest = of_types(all.untold);
-    // Negations of equal schemas are the same, so that those of a schema that contains itself come to an end.
+    // Equal schemas share one negation, so that negating a schema that contains itself ends.
     for (Json& one : all.schemas) found->second.schemas.push_back(document_->keep_once(std::move(one)));
   }
   return found->second;
@@ -173,8 +173,8 @@ std::vector<std::string> SchemaMerger::constants_of(const Json& schema, const st
   return out;
 }
 
-// Of a long list of alternatives, those that one property with different constants tells apart: a schema of the objects with this property;
-// null: there is no such property.
+// Finds a property whose constants differ between the alternatives of a long list. Returns a schema of the alternatives that this property
+// distinguishes; null: there is no such property.
 const Json* SchemaMerger::apart_by_constant(const Json& list) {
   const auto [found, is_new] = apart_.try_emplace(&list, nullptr);
   if (!is_new) return found->second;
@@ -247,7 +247,7 @@ void SchemaMerger::add_alternatives(const Json& s, size_t index, std::vector<Alt
         if (!impossible(all, 1)) next.push_back(std::move(both));
       }
     if (next.size() > kWaysApartMax) {
-      // Keeps those that exclude the next alternatives, too, as the values of a property that tells the alternatives apart do.
+      // Keeps the schemas that also exclude the next alternatives, as the values of a property that distinguishes alternatives do.
       const size_t end = std::min(list.size(), i + 1 + kLooksApart);
       std::stable_partition(next.begin(), next.end(), [&](const Schemas& way) {
         bool all = true;

@@ -317,8 +317,8 @@ Result<std::vector<LeafPointer>> SchemaCompiler::scalars(const Merged& m, const 
   }
   const CommonLeaves& leaves = CommonLeaves::get();
   std::vector<LeafPointer> parts;
-  const bool plain_string = m.patterns.empty() && m.formats.empty() && m.excluded.empty() &&
-                            m.least_length == 0 && m.most_length < 0;
+  const bool plain_string =
+      m.patterns.empty() && m.formats.empty() && m.excluded.empty() && m.min_length == 0 && m.max_length < 0;
   const bool plain_number = m.number.none();
   constexpr uint8_t kScalars = kNull | kBoolean | kNumber | kString;
   if ((m.types & kScalars) == kScalars && plain_string && plain_number)
@@ -362,7 +362,7 @@ Result<std::vector<LeafPointer>> SchemaCompiler::scalars(const Merged& m, const 
 }
 
 Result<LeafPointer> SchemaCompiler::string(const Merged& m) {
-  Json key = {m.patterns, m.formats, m.least_length, m.most_length};
+  Json key = {m.patterns, m.formats, m.min_length, m.max_length};
   for (const Json* excluded : m.excluded) key.push_back(*excluded);
   const std::string text = json_text(key);
   if (!work_->spend(std::ssize(text))) return schema_too_long();

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "grammar/leaf.h"
 #include "grammar/schema/document.h"
 
 namespace sluice {
@@ -122,6 +123,26 @@ void SchemaDocument::drop_unknown(const Json& schema) {
   }
 }
 
+// Some validators of drafts 6 and 7 check what a text decodes to, as these drafts allow.
+Status SchemaDocument::name_content(const Json& schema) {
+  if (draft_ < 6 || draft_ >= 2019 || string_at(schema, "$ref") != nullptr) return {};
+  std::string known;
+  for (const char* key : {"contentEncoding", "contentMediaType"}) {
+    const std::string* value = string_at(schema, key);
+    const std::string format = value != nullptr ? "content " + *value : "";
+    if (format_values(format) == nullptr) continue;
+    const std::string* beside = string_at(schema, "format");
+    if (beside != nullptr && format_values(*beside) != nullptr)
+      return invalid("JSON schema: " + std::string(key) + ": wanted no " +
+                     (known.empty() ? "format" : known) +
+                     " next to it in this draft, because no string is known that fits both, found " + *value);
+    known = key;
+    // The document owns the schema. No other map refers to a new member.
+    const_cast<Json&>(schema)["format"] = format;
+  }
+  return {};
+}
+
 Status settle(SchemaDocument* document, Work* work) {
   enum class Seen : uint8_t { kOpen, kDone };
   std::map<const Json*, Seen> seen;
@@ -131,9 +152,11 @@ Status settle(SchemaDocument* document, Work* work) {
   };
   std::vector<const Json*> starts{&document->root()};
   std::vector<Frame> way;  // a chain of schemas for one value, each a subschema of the previous one
+  Status content;
   const auto enter = [&](const Json* schema) {
     if (!schema->is_object() || !seen.try_emplace(schema, Seen::kOpen).second) return;
     document->drop_unknown(*schema);
+    if (content.ok()) content = document->name_content(*schema);
     Next next = next_of(*document, *schema);
     starts.insert(starts.end(), next.inside.begin(), next.inside.end());
     way.push_back({schema, std::move(next.here)});
@@ -144,6 +167,7 @@ Status settle(SchemaDocument* document, Work* work) {
     enter(start);
     while (!way.empty()) {
       if (!work->spend(16)) return invalid("JSON schema: takes too long to compile");
+      SLUICE_TRY(content);
       Frame& last = way.back();
       if (last.here.empty()) {
         seen[last.schema] = Seen::kDone;

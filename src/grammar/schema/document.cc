@@ -196,7 +196,7 @@ void SchemaDocument::note_resources(Json& at, Resource resource, Place place) {
 
 void SchemaDocument::note_schema(Json& at, Resource* resource) {
   const std::string* id = string_at(at, draft_ == 4 ? "id" : "$id");
-  const bool ignored = draft_ < 2019 && at.contains("$ref");  // keywords beside "$ref" have no effect
+  const bool ignored = draft_ < 2019 && at.contains("$ref");  // keywords next to "$ref" have no effect
   if (id != nullptr && !ignored) {
     if (id->starts_with('#')) {
       anchors_[{resource->schema, id->substr(1)}] = &at;

@@ -41,6 +41,8 @@ class SchemaDocument {
   bool has_dependencies() const { return draft_ < 2019; }
   // Renames the keywords that the draft does not know, so that they have no effect, as in checkers of that draft.
   void drop_unknown(const Json& schema);
+  // Makes "contentEncoding" and "contentMediaType" a format, where the draft lets validators check them. kInvalidArgument: not possible.
+  Status name_content(const Json& schema);
   // Returns a schema with only these keywords of `schema`. Equal calls return the same schema.
   const Json* only(const Json& schema, const std::vector<std::string>& keywords);
   // The automaton of a pattern, which is compiled on the first call. kInvalidArgument: the pattern is not supported.

@@ -45,7 +45,7 @@ Status ObjectRules::list_needed(const Merged& m, std::set<std::string>* listed) 
       if (present.contains(need->trigger))
         for (const std::string& name : need->wanted) SLUICE_TRY(add(name));
   }
-  if (!takes_others(m) && m.least_members <= static_cast<int64_t>(declared))
+  if (!takes_others(m) && m.min_members <= static_cast<int64_t>(declared))
     for (size_t i = declared; i < members_.size(); ++i) members_[i].unasked = true;
   for (bool changed = true; changed;) {
     changed = false;
@@ -169,8 +169,8 @@ Result<Callee> ObjectRules::build(const Merged& m) {
   const int32_t rule = program_.add_rule();
   {
     Program::Rule& r = program_.rules[static_cast<size_t>(rule)];
-    r.least = static_cast<int32_t>(m.least_members);
-    if (m.most_members >= 0) r.most = static_cast<int32_t>(m.most_members);
+    r.least = static_cast<int32_t>(m.min_members);
+    if (m.max_members >= 0) r.most = static_cast<int32_t>(m.max_members);
   }
   std::vector<int32_t> numbers;
   program_.rules[static_cast<size_t>(rule)].dependencies = dependencies(m, &numbers);

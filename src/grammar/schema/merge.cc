@@ -190,7 +190,7 @@ Status SchemaMerger::add_numbers(Keywords* keys) {
       const auto d = Decimal::of(value);
       if (!d) return wrong_keyword(name, "a number", value);
       auto& known = low ? m->number.least : m->number.most;
-      bool& known_excluded = low ? m->number.least_excluded : m->number.most_excluded;
+      bool& known_excluded = low ? m->number.min_excluded : m->number.max_excluded;
       const int order = known ? compare(*d, *known) : low ? 1 : -1;
       if (low ? order > 0 : order < 0) known = d, known_excluded = excluded;
       if (order == 0) known_excluded |= excluded;
@@ -215,7 +215,7 @@ Status SchemaMerger::add_numbers(Keywords* keys) {
 Status SchemaMerger::add_strings(Keywords* keys) {
   const Json& s = keys->schema;
   Merged* const m = keys->m;
-  SLUICE_TRY(keys->sizes("minLength", "maxLength", kString, &m->least_length, &m->most_length));
+  SLUICE_TRY(keys->sizes("minLength", "maxLength", kString, &m->min_length, &m->max_length));
   if (const Json* pattern = keys->about("pattern", kString)) {
     if (!pattern->is_string()) return wrong_keyword("pattern", "a string", *pattern);
     m->patterns.push_back(pattern->get<std::string>());
@@ -230,7 +230,7 @@ Status SchemaMerger::add_strings(Keywords* keys) {
 
 Status SchemaMerger::add_arrays(Keywords* keys) {
   Merged* const m = keys->m;
-  SLUICE_TRY(keys->sizes("minItems", "maxItems", kArray, &m->least_items, &m->most_items));
+  SLUICE_TRY(keys->sizes("minItems", "maxItems", kArray, &m->min_items, &m->max_items));
   bool elements = false;
   for (const char* key : {"items", "prefixItems", "additionalItems", "contains", "unevaluatedItems"})
     elements |= keys->about(key, kArray) != nullptr;
@@ -241,7 +241,7 @@ Status SchemaMerger::add_arrays(Keywords* keys) {
 
 Status SchemaMerger::add_objects(Keywords* keys) {
   Merged* const m = keys->m;
-  SLUICE_TRY(keys->sizes("minProperties", "maxProperties", kObject, &m->least_members, &m->most_members));
+  SLUICE_TRY(keys->sizes("minProperties", "maxProperties", kObject, &m->min_members, &m->max_members));
   bool members = false;
   for (const char* key : {"properties", "patternProperties", "additionalProperties", "propertyNames",
                           "unevaluatedProperties"}) {
@@ -351,10 +351,10 @@ bool SchemaMerger::contradicts(const Merged& m, int depth) {
   }
   if (m.types == kNumber && m.number.least && m.number.most) {
     const int order = compare(*m.number.least, *m.number.most);
-    if (order > 0 || (order == 0 && (m.number.least_excluded || m.number.most_excluded))) return true;
+    if (order > 0 || (order == 0 && (m.number.min_excluded || m.number.max_excluded))) return true;
   }
-  if (m.types == kString && m.most_length >= 0 && m.least_length > m.most_length) return true;
-  if (m.types == kArray && m.most_items >= 0 && m.least_items > m.most_items) return true;
+  if (m.types == kString && m.max_length >= 0 && m.min_length > m.max_length) return true;
+  if (m.types == kArray && m.max_items >= 0 && m.min_items > m.max_items) return true;
   if (m.types == kArray && m.distinct && m.repeated) return true;
   if (m.types == kArray && depth <= kImpossibleDepthMax)
     for (const Json* some : m.arrays) {
@@ -367,7 +367,7 @@ bool SchemaMerger::contradicts(const Merged& m, int depth) {
           return true;
     }
   if (m.types != kObject) return false;
-  if (m.most_members >= 0 && std::ssize(m.required) > m.most_members) return true;
+  if (m.max_members >= 0 && std::ssize(m.required) > m.max_members) return true;
   if (depth > kImpossibleDepthMax) return false;
   for (const std::string& name : m.required) {
     Schemas inside;

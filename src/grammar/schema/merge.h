@@ -61,13 +61,13 @@ struct Merged {
   std::vector<std::span<const Json>> values = {};
   Schemas excluded = {};  // schemas of only "const", "enum", "pattern" or "format" that the value must fail
   NumberBounds number = {};
-  int64_t least_length = 0, most_length = -1;
+  int64_t min_length = 0, max_length = -1;
   std::vector<std::string> patterns = {}, formats = {};
-  int64_t least_items = 0, most_items = -1, least_members = 0, most_members = -1;
+  int64_t min_items = 0, max_items = -1, min_members = 0, max_members = -1;
   bool distinct = false, repeated = false;  // distinct: no two elements are equal; repeated: at least two are
   std::vector<std::string> required = {};
   std::vector<const Need*> needs = {};
-  // arrays: schemas that constrain elements; objects: those that constrain members; effective: those that constrain anything.
+  // arrays: schemas that constrain elements; objects: schemas that constrain members; effective: schemas that constrain anything.
   Schemas arrays = {}, objects = {}, effective = {};
   Schemas some = {};    // values of kSomeMember
   Schemas nevers = {};  // schemas that the value must fail
@@ -90,7 +90,7 @@ class SchemaMerger {
   SchemaMerger(SchemaDocument* document, Work* work, Negations negations)
       : document_(document), work_(work), mode_(negations) {}
 
-  // All ways to satisfy `schemas`: one Merged for each combination of choices, without those that are provably impossible. An error names
+  // All ways to satisfy `schemas`: one Merged for each combination of choices, without the provably impossible ones. An error names
   // the unsupported keyword.
   Status ways(const Schemas& schemas, std::vector<Merged>* out);
   // Returns true only if it is certain that no value satisfies all of `schemas`.
@@ -132,7 +132,7 @@ class SchemaMerger {
                 const Decisions& decisions);
   Status check(const Json& schema, Merged* m);
   bool contradicts(const Merged& m, int depth);
-  // Whether no member of a closed object can be one that `some` (a value of kSomeMember) asks for.
+  // Whether no member of a closed object can satisfy `some` (a value of kSomeMember).
   bool lacks_member(const Merged& m, const Json& some, int depth);
   // A number that only schemas of the same text share.
   size_t content_of(const Json* schema);
@@ -155,6 +155,7 @@ class SchemaMerger {
                       Negation* out);
   void negate_members(const Json& schema, const std::string& key, const Json& value, Negation* out);
   void negate_any(const Json& any, int depth, Negation* out);
+  static void negate_pairs(const Json& list, Negation* out);
   void negate_dependency(const std::string& name, const Json& wanted, int depth, Negation* out);
   void negate_condition(const Json& schema, const Json& condition, Negation* out);
   static void negate_type(const Json& value, Negation* out);

@@ -1,8 +1,10 @@
 // Negates a schema: builds schemas such that a value of any of them fails the given schema.
 #include <algorithm>
+#include <map>
 #include <set>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "grammar/schema/merge.h"
 
@@ -42,6 +44,43 @@ bool is_untold(const std::string& key) {
   return kAll.contains(key);
 }
 
+// The types that a negation may have, as its "type" and those of its parts tell.
+uint8_t types_of_way(const Json& way) {
+  if (!way.is_object()) return way == Json(false) ? 0 : kAnyType;
+  uint8_t out = kAnyType;
+  if (const Json* type = member(way, "type")) {
+    bool integer = false;
+    const auto types = static_cast<uint8_t>(whole_types(*type, &integer) | (integer ? kNumber : 0));
+    if (types != 0) out = types;
+  }
+  if (const Json* all = member(way, "allOf"); all != nullptr && all->is_array())
+    for (const Json& part : *all) out &= types_of_way(part);
+  return out;
+}
+
+// Chooses at most kNegationsMax ways of a negation, given the types of each; none of those without a type. If it has to drop some, drops
+// those of the types with the most ways, which become `untold`, so that the other types are told completely.
+std::vector<bool> some_ways(const std::vector<uint8_t>& types, uint8_t* untold) {
+  std::map<uint8_t, size_t> counts;
+  for (const uint8_t way : types)
+    if (way != 0) ++counts[way];
+  std::vector<std::pair<size_t, uint8_t>> fewest_first;
+  for (const auto& [way, count] : counts) fewest_first.emplace_back(count, way);
+  std::ranges::sort(fewest_first);
+  size_t left = kNegationsMax;
+  for (const auto& [count, way] : fewest_first) {
+    if (count > left) *untold |= way;
+    counts[way] = std::min(count, left);
+    left -= counts[way];
+  }
+  std::vector<bool> out;
+  for (const uint8_t way : types) {
+    out.push_back(way != 0 && counts[way] > 0);
+    if (out.back()) --counts[way];
+  }
+  return out;
+}
+
 }  // namespace
 
 Json type_names(uint8_t types) {
@@ -71,7 +110,13 @@ SchemaMerger::Negation SchemaMerger::negated(const Json& schema, int depth) {
     bool integer = false;
     out.untold &= static_cast<uint8_t>(whole_types(*type, &integer) | (integer ? kNumber : 0));
   }
-  if (out.schemas.size() > kNegationsMax) out.schemas.resize(kNegationsMax), out.untold = kAnyType;
+  if (out.schemas.size() > kNegationsMax) {
+    std::vector<uint8_t> types;
+    for (const Json& way : out.schemas) types.push_back(types_of_way(way));
+    const std::vector<bool> kept = some_ways(types, &out.untold);
+    size_t i = 0;
+    std::erase_if(out.schemas, [&](const Json&) { return !kept[i++]; });
+  }
   return out;
 }
 
@@ -192,9 +237,7 @@ void SchemaMerger::negate_keyword(const Json& schema, const std::string& key, co
     negate_any(value, depth, out);
   } else if (key == "oneOf" && value.is_array()) {
     negate_any(value, depth, out);  // "oneOf" fails if no alternative holds, or if two of them do
-    for (size_t i = 0; i < value.size() && out->schemas.size() <= kNegationsMax; ++i)
-      for (size_t k = i + 1; k < value.size() && out->schemas.size() <= kNegationsMax; ++k)
-        out->schemas.push_back({{"allOf", Json::array({value[i], value[k]})}});
+    negate_pairs(value, out);
   } else if (key == "allOf" && value.is_array()) {
     for (const Json& one : value) out->add(negated(one, depth + 1));
   } else if (key == "items" || key == "prefixItems" || key == "additionalItems" || key == "contains" ||
@@ -214,6 +257,26 @@ void SchemaMerger::negate_keyword(const Json& schema, const std::string& key, co
   } else if (is_untold(key) && !always_holds(key, value, depth)) {
     out->untold |= types_of_keyword(key);
   }
+}
+
+// Adds schemas whose values satisfy two of the schemas in `list`.
+void SchemaMerger::negate_pairs(const Json& list, Negation* out) {
+  constexpr size_t kComparedMax = 64;
+  const size_t count = std::min(list.size(), kComparedMax);
+  if (list.size() > count) out->untold = kAnyType;
+  std::vector<uint8_t> each, types;
+  std::vector<std::pair<size_t, size_t>> pairs;
+  for (size_t i = 0; i < count; ++i) {
+    each.push_back(types_of_way(list[i]));
+    for (size_t k = 0; k < i; ++k) {
+      pairs.emplace_back(k, i);
+      types.push_back(each[k] & each[i]);
+    }
+  }
+  const std::vector<bool> kept = some_ways(types, &out->untold);
+  for (size_t n = 0; n < pairs.size(); ++n)
+    if (kept[n])
+      out->schemas.push_back({{"allOf", Json::array({list[pairs[n].first], list[pairs[n].second]})}});
 }
 
 // Negates a keyword about the names or values of members: some member fails it.
@@ -260,7 +323,7 @@ void SchemaMerger::negate_dependency(const std::string& name, const Json& wanted
   for (Json& one : nots.schemas) out->schemas.push_back({{"allOf", Json::array({there, std::move(one)})}});
 }
 
-// Adds schemas of the values that satisfy "if" and fail "then", and of those that fail "if" and "else".
+// Adds schemas of the values that satisfy "if" and fail "then", and of values that fail "if" and "else".
 void SchemaMerger::negate_condition(const Json& schema, const Json& condition, Negation* out) {
   has_simpler_form_ = true;
   if (mode_ != Negations::kCounted) {  // many conditions have too many combinations
@@ -332,14 +395,16 @@ void SchemaMerger::negate_any(const Json& any, int depth, Negation* out) {
   for (const Json& one : any) {
     const Negation nots = negated(one, depth + 1);
     out->untold |= nots.untold;
-    List next;
+    std::vector<uint8_t> types;
     for (const Json& before : all)
-      for (const Json& also : nots.schemas) {
-        if (next.size() > kNegationsMax) break;
-        next.push_back(before);
-        next.back()["allOf"].push_back(also);
-      }
-    if (next.size() > kNegationsMax) out->untold = kAnyType;
+      for (const Json& also : nots.schemas) types.push_back(types_of_way(before) & types_of_way(also));
+    const std::vector<bool> kept = some_ways(types, &out->untold);
+    List next;
+    for (size_t i = 0; i < kept.size(); ++i) {
+      if (!kept[i]) continue;
+      next.push_back(all[i / nots.schemas.size()]);
+      next.back()["allOf"].push_back(nots.schemas[i % nots.schemas.size()]);
+    }
     all = std::move(next);
   }
   std::move(all.begin(), all.end(), std::back_inserter(out->schemas));

@@ -76,7 +76,7 @@ Status ObjectRules::add_member(const Merged& m, const std::string& name, bool re
   bool closed = std::any_of(schemas.value().begin(), schemas.value().end(),
                             [](const Json* s) { return *s == Json(false); });
   // A member for which no value is valid does not count towards "minProperties".
-  closed |= m.least_members > 0 && c_.merger_.impossible(schemas.value());
+  closed |= m.min_members > 0 && c_.merger_.impossible(schemas.value());
   if (!well.value() || closed) {
     never_ |= required;
     return {};
@@ -124,8 +124,8 @@ Status ObjectRules::add_names(const Json& names, Dfa* all, Schemas* checks) {
       auto values = string_values(way, c_.document_.get(), c_.work_);
       if (!values.ok()) return values.status();
       one = std::move(values).value();
-      if (way.least_length > 0 || way.most_length >= 0)
-        one = with_length(*one, way.least_length, way.most_length, c_.work_);
+      if (way.min_length > 0 || way.max_length >= 0)
+        one = with_length(*one, way.min_length, way.max_length, c_.work_);
     }
     allowed = one && allowed ? combine(*allowed, *one, SetOp::kEither, c_.work_) : std::nullopt;
     if (!allowed) return schema_too_long();
@@ -202,8 +202,8 @@ Status ObjectRules::list_others(const Merged& m) {
   const bool declares = declares_members(m);
   const auto lacks = lacks_some(m);
   if (!lacks.ok()) return lacks.status();
-  if (!takes_others(m) || m.most_members == 0) {
-    if (m.least_members <= std::ssize(members_) && !lacks.value()) return {};
+  if (!takes_others(m) || m.max_members == 0) {
+    if (m.min_members <= std::ssize(members_) && !lacks.value()) return {};
   }
   std::set<std::string> listed(m.required.begin(), m.required.end());
   for (const Json* schema : m.objects)
@@ -216,7 +216,7 @@ Status ObjectRules::list_others(const Merged& m) {
   const auto all = other_names(m, listed);
   if (!all.ok()) return all.status();
   name_checks_ = all.value()->checks;
-  const auto few = [&] { return m.least_members > std::ssize(members_); };
+  const auto few = [&] { return m.min_members > std::ssize(members_); };
   std::vector<std::pair<const OtherNames::Kind*, Schemas>> left_out;
   for (const OtherNames::Kind& kind : all.value()->kinds) {
     Schemas schemas = kind.schemas;

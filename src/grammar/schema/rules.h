@@ -139,7 +139,7 @@ class ObjectRules {
     size_t layer;
   };
   Status list_members(const Merged& m);
-  // Adds the members that only dependencies name, and removes those that cannot have what they need.
+  // Adds the members that only dependencies name, and removes members that cannot have the members they need.
   Status list_needed(const Merged& m, std::set<std::string>* listed);
   // The dependencies between members_; null: there are none. `numbers`: the number of each member in them, or -1.
   std::shared_ptr<Dependencies> dependencies(const Merged& m, std::vector<int32_t>* numbers) const;
@@ -151,7 +151,7 @@ class ObjectRules {
   Result<bool> is_named_well(const Merged& m, const std::string& name);
   Status add_names(const Json& names, Dfa* all, Schemas* checks);
   Result<const OtherNames*> other_names(const Merged& m, const std::set<std::string>& listed);
-  // Whether a member with this name may be one that `some` (a value of kSomeMember) asks for.
+  // Whether a member with this name can satisfy `some` (a value of kSomeMember).
   Result<bool> is_some(const Json& some, const std::string& name);
   // Whether some value of m.some is not satisfied by any listed member.
   Result<bool> lacks_some(const Merged& m);

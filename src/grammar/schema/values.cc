@@ -68,7 +68,7 @@ Result<Dfa> string_values(const Merged& m, SchemaDocument* document, Work* work)
 }
 
 Result<LeafPointer> string_leaf(const Merged& m, SchemaDocument* document, Work* work) {
-  int64_t least = m.least_length, most = m.most_length;
+  int64_t least = m.min_length, most = m.max_length;
   if (is_free(m)) {
     if (least == 0 && most < 0) return CommonLeaves::get().any_string;
     if (least == 0 && most == 0) return std::make_shared<const Leaf>(texts_leaf({"\"\""}));
