@@ -351,7 +351,7 @@ Result<BenchReport> bench_model(const BenchOptions& options) {
   });
   if (!session.ok()) return session.status();
   Session& s = session.value();
-  // The memory bandwidth of a CPU is measured here; that of a GPU is listed in dispatch/known_devices.cc.
+  // The memory bandwidth of a CPU is measured here; the bandwidth of a GPU is listed in dispatch/known_devices.cc.
   DeviceInfo info = s.device->info();
   if (s.device->shares_host_memory()) {
     const auto read = bench::read_bytes_per_us(*s.device);
@@ -366,7 +366,8 @@ Result<BenchReport> bench_model(const BenchOptions& options) {
   if (o.model.routing == Routing::kZipf) report.routing_note = " zipf";
   report.read_bytes_per_us = info.mem_bytes_per_us;
   SLUICE_TRY(measure_all(s, o, &report.rows));
-  const DecoderConfig& config = s.engine->decoder().config();  // with the type of the KV cache that the flags requested
+  // with the type of the KV cache that the flags requested
+  const DecoderConfig& config = s.engine->decoder().config();
   if (const AttentionConfig& a = config.layers.front().attention; a.cache != CacheType::kSame)
     report.cache_note = " " + std::string(text(a.cache_type())) + " cache";
   for (BenchRow& row : report.rows) {

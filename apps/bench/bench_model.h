@@ -19,17 +19,20 @@ struct BenchOptions {
   // Concurrent sequences; empty: 1,4 on the CPU, 1,8,32,64,128,256 on a GPU.
   std::vector<int64_t> concurrency;
   std::vector<int64_t> prefill_len;  // prompts timed alone; empty: none on the CPU, 4096,8192 on a GPU
-  std::string csv, csv_version = SLUICE_VERSION;  // file to which the rows are written, and the version in these rows
+  // file to which the rows are written, and the version in these rows
+  std::string csv, csv_version = SLUICE_VERSION;
 };
 
 struct BenchRow {
   std::string op = {};    // "decode" for decode steps, "prefill" for single prompts
   std::string pace = {};  // on a GPU "burst" or "sustained"; empty on the CPU
   int64_t sequences = 0, context = 0;
-  double first_token_ms = 0;  // of decode: time from the first step until all sequences have their first token
+  // of decode: time from the first step until all sequences have their first token
+  double first_token_ms = 0;
   double prompt_tokens_per_s = 0;
-  double step_ms = 0, step_ms_p10 = 0, step_ms_p90 = 0;  // step_ms: the median. For prefill: of the whole prompt
-  double tokens_per_s = 0;                               // at the median step time
+  // step_ms: the median. For prefill: of the whole prompt
+  double step_ms = 0, step_ms_p10 = 0, step_ms_p90 = 0;
+  double tokens_per_s = 0;         // at the median step time
   double tokens_per_sequence = 1;  // mean tokens per sequence and step; above 1 with speculative decoding
   // Number of distinct experts that the tokens of a step choose in a layer, averaged over layers and steps.
   double experts = 0;
@@ -44,7 +47,8 @@ struct BenchReport {
   double load_seconds = 0, read_bytes_per_us = 0;
   // Added to the notes of the rows, such as " e4m3 cache"; empty if the cache has the type of the activations.
   std::string cache_note = {};
-  std::string routing_note = {};  // such as " zipf"; empty with --routing uniform, or with the checkpoint's own routers
+  // such as " zipf"; empty with --routing uniform, or with the checkpoint's own routers
+  std::string routing_note = {};
   std::vector<BenchRow> rows;
 };
 

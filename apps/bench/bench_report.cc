@@ -16,7 +16,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int64_t kMostBytes = 64 << 20;  // maximum size of a CSV file
+constexpr int64_t kBytesMax = 64 << 20;  // maximum size of a CSV file
 
 Status io_error(const std::string& wanted, const fs::path& path) {
   return {Code::kIo,
@@ -48,7 +48,7 @@ Status add_figure(const bench::Figure& figure, const std::string& name, const fs
 }
 
 Status add_readme(const std::vector<bench::Figure>& figures, const fs::path& path, std::vector<File>* files) {
-  const Result<std::string> text = read_file(path.string(), kMostBytes);
+  const Result<std::string> text = read_file(path.string(), kBytesMax);
   if (!text.ok()) return text.status();
   Result<std::string> with = bench::with_table(text.value(), bench::readme_table(figures));
   if (!with.ok()) return Status{with.status().code, path.string() + ": " + with.status().message};
@@ -73,7 +73,7 @@ Result<std::vector<fs::path>> write_report(const ReportOptions& options) {
     const fs::path csv = options.from / (std::string(suite.name) + ".csv");
     std::error_code ignored;
     if (!fs::exists(csv, ignored)) continue;
-    const Result<std::string> text = read_file(csv.string(), kMostBytes);
+    const Result<std::string> text = read_file(csv.string(), kBytesMax);
     if (!text.ok()) return text.status();
     const auto rows = bench::parse_csv(text.value(), csv.string(), suite.name);
     if (!rows.ok()) return rows.status();

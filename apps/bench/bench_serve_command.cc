@@ -18,6 +18,12 @@ constexpr size_t kReasonsShown = 10;
 // Checks output paths early, because a run may take hours.
 Status check_files(const ServeBenchOptions& options, const ServeBenchFiles& files) {
   namespace fs = std::filesystem;
+  if (!files.save_result && !files.result_dir.empty())
+    return invalid("--result-dir: needs --save-result, found none");
+  if (!files.save_result && !files.result_filename.empty())
+    return invalid("--result-filename: needs --save-result, found none");
+  if (!files.save_result && files.output_json.empty() && files.detail == Detail::kEachRequest)
+    return invalid("--save-detailed: needs --save-result or --output-json, found neither");
   if (!files.output_json.empty()) SLUICE_TRY(can_write("--output-json", files.output_json));
   if (files.save_result && !files.result_dir.empty()) {
     std::error_code error;

@@ -22,7 +22,8 @@ constexpr const char* endpoint_of(ApiBackend backend) {
   return backend == ApiBackend::kOpenai ? "/v1/completions" : "/v1/chat/completions";
 }
 
-constexpr size_t kRefusalBytesMax = 64 << 10;  // limit of an answer with a status other than 200; the rest is dropped
+// limit of an answer with a status other than 200; the rest is dropped
+constexpr size_t kRefusalBytesMax = 64 << 10;
 
 // Reads the server's token counts. kCorrupt: a count is not an integer, is negative, or is larger than any context.
 struct TokenUsage {
@@ -34,10 +35,10 @@ Result<TokenUsage> usage_of(const JsonAt& usage);
 struct RequestOutcome {
   std::string error = "no answer";  // empty if the answer is complete and has at least one piece
   double start = 0;                 // when the request was sent, since the start of the run
-  double queued = 0;   // how long the request waited in the client because of the concurrency limit
-  double ttft = 0;     // from sending to the first piece with a choice
-  double latency = 0;  // from sending to the last piece
-  std::vector<double> itl = {};                  // times between successive pieces
+  double queued = 0;             // how long the request waited in the client because of the concurrency limit
+  double ttft = 0;               // from sending to the first piece with a choice
+  double latency = 0;            // from sending to the last piece
+  std::vector<double> itl = {};  // times between successive pieces
   int64_t prompt_tokens = 0, output_tokens = 0;  // from the server's usage; without usage, pieces are counted
   bool usage = false;                            // the server reported its token counts
   std::string text = {};

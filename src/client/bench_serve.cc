@@ -7,7 +7,7 @@
 namespace sluice {
 namespace {
 
-constexpr double kArrivalMost = 1e8;       // maximum arrival time in seconds; larger values are clamped
+constexpr double kArrivalMax = 1e8;        // maximum arrival time in seconds; larger values are clamped
 constexpr double kMetricsTimeoutS = 10.0;  // if /metrics takes longer, the report omits the drafts
 
 std::string date_now() {
@@ -101,7 +101,7 @@ std::vector<RequestOutcome> Load::run(const std::vector<std::string>& bodies,
 void Load::wait_for(size_t request, const std::vector<double>& arrivals) {
   while (request < bodies_->size()) {
     const auto when = begin_ + std::chrono::duration_cast<Clock::duration>(
-                                   std::chrono::duration<double>(std::min(arrivals[request], kArrivalMost)));
+                                   std::chrono::duration<double>(std::min(arrivals[request], kArrivalMax)));
     if (when > Clock::now())
       return client_.at(when, [this, request, &arrivals] { wait_for(request, arrivals); });
     due_.push_back({request, Clock::now()});

@@ -9,7 +9,7 @@ namespace {
 
 constexpr int64_t kDatasetBytesMax = int64_t{2} << 30;
 // Limits in tokens. As in vLLM's and SGLang's clients, conversations outside of them are omitted.
-constexpr int64_t kShareGptLeast = 4, kShareGptPromptMost = 1024, kShareGptMost = 2048;
+constexpr int64_t kShareGptMin = 4, kShareGptPromptMax = 1024, kShareGptMax = 2048;
 
 // Text with every pair of letters and many numbers, from which random prompts get their token ids. None of its tokens is special.
 std::string plain_words() {
@@ -175,8 +175,8 @@ Result<LoadPrompt> Dataset::draw_row(const LoadTarget& target) {
       if (!answer.ok()) return answer.status();
       out = static_cast<int64_t>(answer.value().size());
     }
-    const bool short_answer = options_.sharegpt_output_len == 0 && out < kShareGptLeast;
-    if (in >= kShareGptLeast && in <= kShareGptPromptMost && in + out <= kShareGptMost && !short_answer)
+    const bool short_answer = options_.sharegpt_output_len == 0 && out < kShareGptMin;
+    if (in >= kShareGptMin && in <= kShareGptPromptMax && in + out <= kShareGptMax && !short_answer)
       return LoadPrompt{row.prompt, out};
   }
   return Status{Code::kCorrupt,

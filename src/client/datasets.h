@@ -26,8 +26,10 @@ struct DatasetOptions {
   int64_t random_input_len = 1024, random_output_len = 128;
   // All prompts start with the same random_prefix_len random tokens. In each prompt, random_input_len other tokens follow.
   int64_t random_prefix_len = 0;
-  double random_range_ratio = 0;    // input and output lengths are sampled from (1 - ratio) to (1 + ratio) times the above
-  int64_t vocab_size = 0;           // random token ids are less than this; 0: the ids of ordinary text are used
+  // input and output lengths are sampled from (1 - ratio) to (1 + ratio) times the above
+  double random_range_ratio = 0;
+  // random token ids are less than this; 0: the ids of ordinary text are used
+  int64_t vocab_size = 0;
   int64_t sharegpt_output_len = 0;  // 0: the length of the reply in the conversation
   int64_t custom_output_len = 0;    // 0: output_tokens in the prompt's line
   uint64_t seed = 0;
@@ -74,7 +76,8 @@ class Dataset {
   DatasetOptions options_;
   Random random_;
   std::vector<int64_t> prefix_;
-  std::vector<int32_t> ids_;  // random tokens are sampled from these ids; empty: from all ids below vocab_size
+  // random tokens are sampled from these ids; empty: from all ids below vocab_size
+  std::vector<int32_t> ids_;
   std::vector<Row> rows_;
   size_t next_ = 0;
 };

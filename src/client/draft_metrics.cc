@@ -8,7 +8,7 @@
 namespace sluice {
 namespace {
 
-constexpr double kCountMost = 1e15;  // doubles count exactly up to this number
+constexpr double kCountMax = 1e15;  // doubles count exactly up to this number
 // Limit of the positions, because a vector is allocated up to the largest position that the server sends.
 constexpr size_t kPositionsMax = 1024;
 
@@ -42,7 +42,7 @@ std::vector<double> DraftCounters::acceptance_by_position() const {
 DraftCounters draft_counters(std::string_view page) {
   DraftCounters out;
   for_each_sample(page, [&](const MetricSample& s) {
-    if (!(s.value >= 0 && s.value <= kCountMost)) return;  // also skips NaN
+    if (!(s.value >= 0 && s.value <= kCountMax)) return;  // also skips NaN
     const auto count = static_cast<int64_t>(s.value);
     if (s.name == "vllm:spec_decode_num_drafts_total") out.drafts += count;
     if (s.name == "vllm:spec_decode_num_draft_tokens_total") out.draft_tokens += count;

@@ -12,8 +12,9 @@ struct DraftCounters {
   int64_t drafts = 0, draft_tokens = 0, accepted = 0;
   std::vector<int64_t> accepted_at = {};  // accepted tokens by their position in the draft
 
-  double acceptance_rate() const;    // accepted tokens / draft tokens; 0 without draft tokens
-  double acceptance_length() const;  // mean number of tokens per step with a draft, including the model's own token
+  double acceptance_rate() const;  // accepted tokens / draft tokens; 0 without draft tokens
+  // mean number of tokens per step with a draft, including the model's own token
+  double acceptance_length() const;
   // By position: accepted tokens / drafts.
   std::vector<double> acceptance_by_position() const;
 };

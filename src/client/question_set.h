@@ -16,8 +16,9 @@ struct EvalPrompt {
 };
 
 struct Grade {
-  bool strict = false, flexible = false;  // whether the answer is correct by the strict and by the flexible rule
-  std::string found;                      // the answer that the grader extracted
+  // whether the answer is correct by the strict and by the flexible rule
+  bool strict = false, flexible = false;
+  std::string found;  // the answer that the grader extracted
 };
 
 class QuestionSet {

@@ -69,6 +69,7 @@ Result<Goodput> parse_goodput(std::span<const std::string> bounds) {
     const bool known = name == "ttft" || name == "tpot" || name == "e2el";
     if (!known || error != std::errc() || end != number.data() + number.size() || !(value >= 0))
       return invalid("wanted ttft:MS, tpot:MS or e2el:MS, found '" + bound + "'");
+    if (*to) return invalid("wanted each metric once, found '" + bound + "' after another " + name);
     *to = value;
   }
   return out;

@@ -35,7 +35,7 @@ struct ServingMetrics {
   double request_throughput = 0, request_goodput = 0, output_throughput = 0, total_throughput = 0;
   double peak_output_tokens = 0;  // maximum number of pieces that arrived in one second
   int64_t peak_concurrent = 0;    // maximum number of requests that ran in one second
-  // The names are those of vLLM's option percentile-metrics.
+  // The names are the values of vLLM's option percentile-metrics.
   Distribution ttft = {};
   Distribution tpot = {};  // for answers with at least two tokens: (latency - ttft) / (tokens - 1)
   Distribution itl = {};   // times between successive pieces, over all answers

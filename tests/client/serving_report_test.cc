@@ -73,6 +73,8 @@ TEST(ServingMetrics, GoodputKeepsEveryBound) {
   for (const char* wrong : {"ttft", "ttft:", "ttft:x", "itl:5", "ttft:-1", "ttft:5ms", ":5"})
     EXPECT_EQ(parse_goodput(std::vector<std::string>{wrong}).status().message,
               std::string("wanted ttft:MS, tpot:MS or e2el:MS, found '") + wrong + "'");
+  EXPECT_EQ(parse_goodput(std::vector<std::string>{"ttft:5", "tpot:5", "ttft:6"}).status().message,
+            "wanted each metric once, found 'ttft:6' after another ttft");
 }
 
 TEST(ServingBlock, Plain) {
