@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Checks rules that a compiler cannot: includes, file lengths, functions and flags that only apps/ may use, paths in docs.
+"""Checks rules that a compiler cannot: includes, lengths of files and pages, functions and flags that only apps/ may use, paths in docs.
 
 Runs in any directory. Prints one line per finding and exits with 1 if there is any.
 """
@@ -11,8 +11,10 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 CODE = {".h", ".cc", ".c", ".cu", ".cuh", ".py", ".sh"}
-MOST_LINES = 500
-MOST_FILES = 40  # code files in one folder
+MAX_LINES = 500
+MAX_FILES = 40  # code files in one folder
+MAX_PAGE_BYTES = 12 << 10  # of a page in docs/
+MAX_README_LINES = 120
 FLAT = {"src/ops"}  # exempt: its file names are the list of operations
 
 # Folder -> folders whose headers it may include. The CMake targets enforce the same rules at compile time.
@@ -65,8 +67,8 @@ def folder_of(path):
 def lint_code(path, text):
     relative = path.relative_to(ROOT)
     lines = text.splitlines()
-    if len(lines) > MOST_LINES:
-        yield f"{relative}: {len(lines)} lines, wanted at most {MOST_LINES}"
+    if len(lines) > MAX_LINES:
+        yield f"{relative}: {len(lines)} lines, wanted at most {MAX_LINES}"
     in_src = relative.parts[0] == "src"
     rules = FORBIDDEN_ANYWHERE + (FORBIDDEN_IN_SRC if in_src else [])
     for number, line in enumerate(lines, 1):
@@ -93,7 +95,7 @@ def lint_code(path, text):
         if include and relative.parts[0] == "apps" and len(relative.parts) > 2:
             room, target = relative.parts[1], include.group(1).split("/")
             if target[0] == "apps" and len(target) > 2 and target[1] not in {room, "common"}:
-                yield f"{relative}:{number}: the code of one subcommand may not include that of another: {include.group(1)}"
+                yield f"{relative}:{number}: a subcommand may not include the code of another one: {include.group(1)}"
     if path.suffix == ".h" and "#pragma once" not in text and "HWY_TARGET_TOGGLE" not in text and "__cplusplus" not in text:
         yield f"{relative}: no #pragma once"
 
@@ -128,6 +130,11 @@ def lint_circles(headers):
 
 def lint_docs(path, text):
     relative = path.relative_to(ROOT)
+    size = len(text.encode())
+    if relative.parts[0] == "docs" and size > MAX_PAGE_BYTES:
+        yield f"{relative}: {size} bytes, wanted at most {MAX_PAGE_BYTES}"
+    if relative == pathlib.Path("README.md") and len(text.splitlines()) > MAX_README_LINES:
+        yield f"{relative}: {len(text.splitlines())} lines, wanted at most {MAX_README_LINES}"
     for number, line in enumerate(text.splitlines(), 1):
         for match in PATH_IN_DOCS.finditer(line):
             name = match.group(1)
@@ -141,8 +148,8 @@ def lint_docs(path, text):
 def lint_folders(paths):
     counts = collections.Counter(str(path.relative_to(ROOT).parent) for path in paths if path.suffix in CODE)
     for folder, count in sorted(counts.items()):
-        if count > MOST_FILES and folder not in FLAT:
-            yield f"{folder}: {count} code files, wanted at most {MOST_FILES}"
+        if count > MAX_FILES and folder not in FLAT:
+            yield f"{folder}: {count} code files, wanted at most {MAX_FILES}"
 
 
 def main():
