@@ -33,7 +33,7 @@ struct Measured {
   int64_t tokens = 0;
   std::string_view kernels[2];
   Sample time;
-  double bytes = 0, flops = 0;  // per run; bytes are those of the weights
+  double bytes = 0, flops = 0;  // per run; bytes: of the weights only
   double sgemm_us = 0;          // 0: not measured
 };
 

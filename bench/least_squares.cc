@@ -37,7 +37,7 @@ double squares(const std::vector<double>& r) {
 
 void least_squares(const std::vector<double*>& values, const std::function<std::vector<double>()>& residuals,
                    int rounds) {
-  constexpr double kDifference = 1e-3, kMostStep = 0.3, kDampingMost = 1e6;
+  constexpr double kDifference = 1e-3, kStepMax = 0.3, kDampingMax = 1e6;
   const size_t n = values.size();
   std::vector<double> at = residuals();
   double damping = 1e-3;
@@ -64,13 +64,13 @@ void least_squares(const std::vector<double*>& values, const std::function<std::
     std::vector<double> before(n);
     for (size_t i = 0; i < n; ++i) before[i] = *values[i];
     bool better = false;
-    while (!better && damping < kDampingMost) {
+    while (!better && damping < kDampingMax) {
       Matrix damped = normal;
       // The 1e-4 keeps a value unchanged if the residuals hardly depend on it.
       for (size_t i = 0; i < n; ++i) damped[i][i] += damping * (normal[i][i] + 1e-4 * largest);
       const std::vector<double> step = solve(damped, down);
       for (size_t i = 0; i < n; ++i)
-        *values[i] = before[i] * std::exp(std::clamp(step[i], -kMostStep, kMostStep));
+        *values[i] = before[i] * std::exp(std::clamp(step[i], -kStepMax, kStepMax));
       const std::vector<double> now = residuals();
       better = squares(now) < squares(at);
       if (better) {

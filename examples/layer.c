@@ -163,7 +163,7 @@ static uint64_t word_of(enum kind kind, uint64_t bits) {
     case CODES:
       return bits;
     case SCALES:
-      return 0x7676767676767676u + (bits & 0x0303030303030303u); /* codes 118 to 121, which mean 2^-9 to 2^-6 */
+      return 0x7676767676767676u + (bits & 0x0303030303030303u); /* 118 to 121, which mean 2^-9 to 2^-6 */
     case ROUTER:
       return four_bf16(bits, 121); /* absolute values from 2^-6 to 2^-5 */
     case BIAS:

@@ -4,7 +4,7 @@
 usage: merge_rows.py RECORD.csv NEW.csv...
 
 Text after "; " in a note is not compared. Added rows follow the last row of the same op, model and tokens. Rows that measure the GPU
-itself (op read, dense_8192) remain those of RECORD. Also works for *_power.csv.
+itself (op read, dense_8192) are kept from RECORD. Also works for *_power.csv.
 """
 
 import csv

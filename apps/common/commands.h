@@ -6,7 +6,8 @@
 namespace sluice::apps {
 
 constexpr int kExitOk = 0;
-constexpr int kExitNo = 1;        // the command ran and found a problem, such as an unsupported kernel or a failed check
+// the command ran and found a problem, such as an unsupported kernel or a failed check
+constexpr int kExitNo = 1;
 constexpr int kExitWrongUse = 2;  // the arguments are wrong, or a file or device failed
 
 enum class Format : uint8_t { kText, kJson };

@@ -7,7 +7,8 @@
 namespace sluice::apps {
 namespace {
 
-constexpr int kNoByte = -2;  // as `end`: equals no byte and not EOF, so that read_until() reads to the end of the file
+// as `end`: equals no byte and not EOF, so that read_until() reads to the end of the file
+constexpr int kNoByte = -2;
 
 // Reads up to and including `end`, or to the end of the file.
 Result<std::string> read_until(int end, std::FILE* in, const std::string& place) {

@@ -106,7 +106,7 @@ Status adapter(const std::string& named) {
 
 // Returns `named` if it is a directory with a config.json, or its snapshot if it is the folder of a cached model.
 Result<std::string> directory_behind(const std::string& named) {
-  // Rejects adapters, even beside a config.json: transformers would apply the adapter, and Sluice cannot.
+  // Rejects adapters, even next to a config.json: transformers would apply the adapter, and Sluice cannot.
   if (is_there(fs::path(named) / "adapter_config.json")) return adapter(named);
   if (is_there(fs::path(named) / "config.json")) return named;
   if (is_folder(fs::path(named) / "snapshots")) return snapshot_of(named);

@@ -6,10 +6,11 @@
 
 namespace sluice::apps {
 
-// The directories of the shipped model and of its draft head: in share/ beside the running program, or in the source tree of its build.
+// The directories of the shipped model and of its draft head: in share/sluice/ of the installation, or in the source tree of the build.
 Result<std::string> shipped_model();
 Result<std::string> shipped_draft_head();
-bool is_shipped_model(const std::string& named);  // true for the path of the shipped model, and for an empty name
+// true for the path of the shipped model, and for an empty name
+bool is_shipped_model(const std::string& named);
 
 // `named` may be empty (the shipped model), a directory with config.json, a model's folder in a Hugging Face cache, or the name of a
 // cached model such as openai/gpt-oss-20b. Cached models resolve to their snapshot; HF_HUB_CACHE and HF_HOME locate the cache.

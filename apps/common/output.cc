@@ -14,8 +14,8 @@
 namespace sluice::apps {
 
 void open_standard_streams() {
-  constexpr int kOppositeModes[] = {O_WRONLY, O_RDONLY,
-                                    O_RDWR};  // writes to standard error succeed, because lost messages are not a failure
+  // Writes to standard error succeed, because lost messages are not a failure.
+  constexpr int kOppositeModes[] = {O_WRONLY, O_RDONLY, O_RDWR};
   for (int stream = STDIN_FILENO; stream <= STDERR_FILENO; ++stream) {
     if (fcntl(stream, F_GETFD) >= 0 || errno != EBADF) continue;
     // open() returns the lowest free descriptor, which is `stream`.

@@ -20,10 +20,11 @@ struct ModelFlags {
   int threads = 0;              // CPU threads of all ranks together; 0: one per processor
   int64_t tensor_parallel_size =
       1;  // devices that compute the model together, each with a slice (nn/decoder_slice.h)
-  bool expert_parallel = false;                      // the devices have whole experts instead of slices of all experts
+  // the devices have whole experts instead of slices of all experts
+  bool expert_parallel = false;
   std::optional<int64_t> expert_parallel_size = {};  // SGLang's form: 1, or tensor_parallel_size
-  std::string experts;          // "cuda": offload the MoE layers to the GPU; empty: everything on `device`
-  MoeBackend moe_backend = {};  // kernels of the experts
+  std::string experts;           // "cuda": offload the MoE layers to the GPU; empty: everything on `device`
+  MoeBackend moe_backend = {};   // kernels of the experts
   bool fp8_activations = false;  // MoeConfig::fp8_activations of all layers
   std::string load_format = "auto";     // auto, safetensors, dummy
   std::optional<Routing> routing;       // routing of dummy weights; nullopt: uniform
@@ -44,10 +45,12 @@ struct ModelFlags {
   // With DraftMethod::kMtp only. draft_moe_backend: the device of the draft layer's experts (cpu or cuda), which the model must use, too; empty:
   // the device of the model's experts. draft_router_dtype: the type to which router scores are rounded (float32 or bfloat16).
   std::string draft_moe_backend = {}, draft_router_dtype = "float32";
-  bool drafts_from_head = false;  // no number of drafts was given, so the number in the draft head's config is used
-  bool prefix_caching = true;     // see engine/engine.h
+  // no number of drafts was given, so the number in the draft head's config is used
+  bool drafts_from_head = false;
+  bool prefix_caching = true;                               // see engine/engine.h
   bool count_experts = false, keep_chosen_experts = false;  // see engine/engine.h
-  bool quiet = false;                                       // print no progress bar and no lines about the model
+  // print no progress bar and no lines about the model
+  bool quiet = false;
 };
 
 struct Session {

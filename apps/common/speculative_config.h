@@ -12,7 +12,8 @@ struct SpeculativeConfig {
   SpeculationOptions options;
   // eagle3 only: the draft head, in a form that model_directory() accepts; empty: the shipped head.
   std::string model;
-  bool count_from_head = false;  // no number of drafts was given, so the number in the draft head's config is used
+  // no number of drafts was given, so the number in the draft head's config is used
+  bool count_from_head = false;
   // mtp only. moe_backend: the device of the draft layer's experts (cpu or cuda); empty: the device of the model's experts. router_dtype: the
   // type to which router scores are rounded (float32 or bfloat16).
   std::string moe_backend, router_dtype = "float32";

@@ -103,8 +103,7 @@ Result<Json> stand_in_tokenizer(int64_t vocab) {
   for (const std::string& pair : starts)
     if (!pair.starts_with(kSpace)) pairs.push_back(pair);
   const std::vector<std::string> fours = made.join(starts, pairs);
-  if (!made.full())
-    made.join(fours, pairs);  // words of six letters, if the vocabulary has room after those of four
+  if (!made.full()) made.join(fours, pairs);  // words of six letters, if the vocabulary has room for them
   Json level{{"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", true}, {"use_regex", true}};
   return Json{{"version", "1.0"},
               {"truncation", nullptr},

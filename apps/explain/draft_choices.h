@@ -13,11 +13,10 @@ struct DraftChoice {
   int64_t sequences = 0;
   // The probability that a draft is accepted if all drafts before it are accepted; equal for all drafts.
   double acceptance = 0;
-  int64_t drafts = 0;  // number of drafts per sequence
-  double tokens = 0;   // expected tokens per step, all sequences together
-  double cost_us = 0;  // cost of the step and its drafts
-  double plain_us =
-      0;  // cost of a step without drafts, including the draft layer, which runs in every step
+  int64_t drafts = 0;   // number of drafts per sequence
+  double tokens = 0;    // expected tokens per step, all sequences together
+  double cost_us = 0;   // cost of the step and its drafts
+  double plain_us = 0;  // cost of a step without drafts, including the draft layer, which runs in every step
   // Tokens per microsecond, divided by the tokens per microsecond of steps without drafts.
   double speedup() const { return tokens / cost_us * plain_us / static_cast<double>(sequences); }
 };

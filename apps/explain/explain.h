@@ -26,7 +26,8 @@ struct ExplainOptions {
   // name of known_moe().
   std::optional<std::string> model;
   int64_t tokens = 1, max_model_len = 0;
-  std::optional<std::string> device;  // cpu, cuda or auto for this machine, or a known device; nullopt: this machine
+  // cpu, cuda or auto for this machine, or a known device; nullopt: this machine
+  std::optional<std::string> device;
   Policy policy;
   MoeBackend moe_backend = {};          // kernels of the model's experts
   bool fp8_activations = false;         // MoeConfig::fp8_activations of the model's layers

@@ -31,18 +31,20 @@ struct ModelChoices {
   // "NAME: reasons" for each forced fused kernel that accepts other token counts, but not this one.
   std::vector<std::string> not_run = {};
   double total_us() const;
-  std::optional<double> total_floor_us() const;  // sum over the stages with a roofline; nullopt if there are none
+  // sum over the stages with a roofline; nullopt if there are none
+  std::optional<double> total_floor_us() const;
   int64_t refused() const;
 };
 
 struct ModelQuestion {
   std::string model;  // a directory with config.json, or a name of known_moe() (its MoE layer only)
   int64_t tokens = 1;
-  int64_t max_model_len = 0;                // 0: the model's context, at most 4096
-  std::optional<int64_t> sweep_tokens_max;  // if set, also lists every change of kernel up to this token count
+  int64_t max_model_len = 0;  // 0: the model's context, at most 4096
+  // if set, also lists every change of kernel up to this token count
+  std::optional<int64_t> sweep_tokens_max;
   Policy policy = {};
   MoeBackend moe_backend = {};
-  bool fp8_activations = false;  // MoeConfig::fp8_activations of the layers
+  bool fp8_activations = false;        // MoeConfig::fp8_activations of the layers
   CacheType cache = CacheType::kSame;  // type of the KV cache; not used for a name of known_moe()
 };
 

@@ -15,15 +15,16 @@ struct InspectedTensor {
   std::string wrong;  // why the tensor cannot be used; empty if it can
 };
 struct Inspection {
-  std::string path, architecture;  // architecture is empty if there is no config.json or Sluice does not support it
-  std::string note;                // why `architecture` is empty
+  // architecture is empty if there is no config.json or Sluice does not support it
+  std::string path, architecture;
+  std::string note;  // why `architecture` is empty
   std::vector<InspectedTensor> tensors;
   std::vector<std::string> missing;  // tensors that the architecture needs and the files lack
   int64_t bytes = 0;
   int64_t wrong() const;
 };
 
-// Reads only the headers of the files, no tensors. The errors are those of weights/checkpoint.h.
+// Reads only the headers of the files, no tensors. Errors are the same as in weights/checkpoint.h.
 Result<Inspection> inspect(const std::string& path);
 
 std::string inspection_json(const Inspection& inspection);

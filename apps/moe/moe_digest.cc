@@ -85,7 +85,8 @@ class Weights {
                         .data = bytes_.back().data()});
   }
   Part part_;
-  std::vector<std::vector<std::byte>> bytes_;  // tensors_ points to these bytes, which stay in place when the outer vector grows
+  // tensors_ points to these bytes, which stay in place when the outer vector grows
+  std::vector<std::vector<std::byte>> bytes_;
   std::vector<CheckpointTensor> tensors_;
 };
 

@@ -20,8 +20,9 @@ struct RunOptions {
   ModelFlags model;
   ChatFlags chat;
   SamplingParams sampling;
-  std::vector<std::string> stop;      // non-empty strings; the text for the user ends before the first that occurs
-  std::optional<std::string> prompt;  // "-": the prompt is all of standard input
+  // non-empty strings; the text for the user ends before the first that occurs
+  std::vector<std::string> stop;
+  std::optional<std::string> prompt;       // "-": the prompt is all of standard input
   std::optional<std::string> prompt_file;  // a file with the prompt. Without prompt and prompt_file: chat
   std::optional<std::string> json_schema;  // a schema that answers must match, or a file with the schema
   Reasoning reasoning = Reasoning::kOnTerminal;

@@ -11,7 +11,7 @@ namespace sluice::bench {
 namespace {
 
 constexpr int64_t kTableSequences = 1024, kPage = 16;
-constexpr int64_t kMostPositions = 1 << 21;              // over all sequences
+constexpr int64_t kPositionsMax = 1 << 21;               // over all sequences
 constexpr int64_t kDecodes = 32, kDecodeContext = 1024;  // decode sequences in a prompt's batch
 // Over e4m3 caches a baseline's error may be this many times the operation's bound, because it rounds queries and weights to e4m3 too.
 constexpr double kPeerBoundsE4M3 = 16;
@@ -269,7 +269,7 @@ Status Bench::attention() {
   const auto add = [&](int64_t window, CacheType cache) {
     for (const int64_t context : {1024, 8192})
       for (const int64_t sequences : counts({1, 8, 32, 64, 128, 256, 1024}))
-        if (sequences <= kTableSequences && sequences * context <= kMostPositions)
+        if (sequences <= kTableSequences && sequences * context <= kPositionsMax)
           shapes.push_back({.sequences = sequences, .context = context, .window = window, .cache = cache});
     for (const int64_t tokens : counts({64, 256, 1024}))
       for (const int64_t context : {1024, 4096, 8192})

@@ -117,14 +117,14 @@ Status admit(Device& device, const Contest& contest, const Contender& contender,
   return {};
 }
 
-// Captures the contender again with as many runs as fit into `us`, at most kMostRuns.
+// Captures the contender again with as many runs as fit into `us`, at most kRunsMax.
 Status fit(Device& device, Stopwatch& stopwatch, double us, Recorded* r) {
   constexpr int kTries = 2;  // the first try warms up
-  constexpr double kMostRuns = 96;
+  constexpr double kRunsMax = 96;
   double took = 0;
   for (int i = 0; i < kTries; ++i) SLUICE_TRY(stopwatch.time(device, *r->recording, &took));
   const double runs = us * static_cast<double>(r->launches) / took;
-  const int64_t launches = static_cast<int64_t>(std::clamp(runs, 1.0, kMostRuns));
+  const int64_t launches = static_cast<int64_t>(std::clamp(runs, 1.0, kRunsMax));
   if (launches == r->launches) return {};
   const Stream stream = device.stream();
   const Dependent dependent(stream, r->contender->dependent);

@@ -66,7 +66,8 @@ Status time_chain(std::vector<std::unique_ptr<Rank>>& ranks, int replays, std::v
   Event begin, end;
   for (int i = -1; i < replays; ++i) {
     const cudaStream_t first = ranks.front()->stream();
-    for (auto& rank : ranks) SLUICE_TRY(rank->replay());  // aligns the ranks, because each waits for the others
+    // aligns the ranks, because each waits for the others
+    for (auto& rank : ranks) SLUICE_TRY(rank->replay());
     if (cudaEventRecord(begin.event, first) != cudaSuccess)
       return {Code::kDevice, "group: could not time a chain"};
     for (int k = 0; k < kReplays; ++k)

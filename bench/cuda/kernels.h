@@ -14,7 +14,7 @@ Status fill_normal(const Tensor& out, double scale, uint64_t seed, Stream stream
 // Random bytes, and random e8m0 scales from 2^-7 to 2^-5. `bytes` is a multiple of 4.
 Status fill_bytes(void* out, int64_t bytes, uint64_t seed, Stream stream);
 Status fill_scales(void* out, int64_t bytes, uint64_t seed, Stream stream);
-// Scales of `rows` rows of `width` columns (ops/weight_format.h), of about `size`. With scales of blocks, those of 32 rows are equal.
+// Scales of `rows` rows of `width` columns (ops/weight_format.h), of about `size`. With scales of blocks, 32 adjacent rows have equal scales.
 Status fill_row_scales(WeightFormat format, void* out, int64_t rows, int64_t width, double size,
                        uint64_t seed, Stream stream);
 

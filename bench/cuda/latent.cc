@@ -13,7 +13,7 @@ namespace sluice::bench {
 namespace {
 
 constexpr int64_t kLatentSequences = 256, kLatentPage = 64;  // baselines need pages of 64
-constexpr int64_t kMostLatents = 1 << 21;                    // over all sequences
+constexpr int64_t kLatentsMax = 1 << 21;                     // over all sequences
 constexpr int64_t kRank = 512, kNope = 128, kRope = 64, kValue = 128;
 constexpr int64_t kQueryHead = kNope + kRope, kLatentRow = kRank + kRope;
 // The operation's bound assumes that all rounding errors add up; random data stay so far below it that a result of zeros would pass.
@@ -239,7 +239,7 @@ Contest attend_contest(const LatentShape& shape, Latents& latents, const LatentP
                   .bytes = shape.attend_bytes(),
                   .flops = shape.attend_flops()};
   contest.contenders.push_back(peer.contender(SLUICE_PEER_LATENT_ATTEND));
-  // All runs write the latents in the baseline's scratch, so a later run overwrites those of an earlier one.
+  // All runs write the latents in the baseline's scratch, so a later run overwrites the latents of an earlier run.
   contest.poison = [&latents, peer]() -> Status {
     SLUICE_TRY(peer.enqueue(1, SLUICE_PEER_LATENT_ABSORB | SLUICE_PEER_LATENT_ATTEND));
     SLUICE_TRY(peer.enqueue(0, SLUICE_PEER_LATENT_ABSORB));
@@ -261,7 +261,7 @@ Status Bench::latent() {
   const auto add = [&](LatentShape shape) {
     for (const int64_t context : {1024, 4096, 8192})
       for (const int64_t sequences : options_.tokens.empty() ? usual : options_.tokens)
-        if (sequences <= kLatentSequences && sequences * context <= kMostLatents) {
+        if (sequences <= kLatentSequences && sequences * context <= kLatentsMax) {
           shape.sequences = sequences, shape.context = context;
           shapes.push_back(shape);
         }

@@ -149,7 +149,7 @@ Status add_cublaslt(const Peers& peers, const Dense& dense, Memory& memory, Cont
   return {};
 }
 
-// Adds every configuration whose predicted cost is at most kFar times that of the best.
+// Adds every configuration whose predicted cost is at most kFar times the lowest one.
 Status add_configs(Memory& memory, const Linear::Problem& problem, const Dense& dense, Contest* contest) {
   constexpr double kFar = 1.7;
   const Device& device = memory.device();

@@ -93,13 +93,13 @@ std::vector<ForcedWay> ways_near(const Device& device, const typename Op::Proble
   std::vector<ForcedWay> out;
   const auto best = plan_op<Op>(device, problem);
   if (!best.ok()) return out;
-  const double most_us = ratio * best.value().cost_us();
+  const double max_us = ratio * best.value().cost_us();
   const Decision whole = decide<Op>(problem, device.info(), device.catalog().table<Op>());
   for (const Verdict& v : whole.verdicts) {
     const std::string name(v.candidate);
-    if (!by_config && v.config >= 0 && v.cost_us <= most_us) out.push_back({name, {.force = name}});
+    if (!by_config && v.config >= 0 && v.cost_us <= max_us) out.push_back({name, {.force = name}});
     for (const Config& one : v.configs) {
-      if (!by_config || !one.refusal.accepted() || one.cost_us > most_us) continue;
+      if (!by_config || !one.refusal.accepted() || one.cost_us > max_us) continue;
       const std::string word = name + (one.name.empty() ? "" : ":" + one.name);
       out.push_back({word, {.force = word}});
     }
@@ -108,7 +108,7 @@ std::vector<ForcedWay> ways_near(const Device& device, const typename Op::Proble
     std::set<std::string> names;
     for (const std::string& words : words_of_stages<Op>(device.catalog(), problem)) {
       const auto plan = plan_op<Op>(device, problem, {.force = words});
-      if (plan.ok() && plan.value().by_stages() && plan.value().cost_us() <= most_us &&
+      if (plan.ok() && plan.value().by_stages() && plan.value().cost_us() <= max_us &&
           names.insert(plan.value().kernel()).second)
         out.push_back({plan.value().kernel(), {.force = words}});
     }

@@ -10,8 +10,8 @@ vllm_fused_moe and --flashinfer the file flashinfer_bf16_moe.so, both built by b
 torch-grouped-mm    sort by expert, gather, torch._grouped_mm, activation, torch._grouped_mm, scatter to tokens, and a batched GEMM
                     with the router's weights. `expert_gemms` starts from gathered rows.
 vllm-fused-moe      fused_experts as vLLM runs it: moe_align_block_size (not for few tokens), its Triton kernel, activation, its
-                    Triton kernel with the router's weights, moe_sum. The configuration is that of vLLM's file for this GPU, bf16
-                    and the shape. If there is none, timing chooses among vLLM's default and a few others.
+                    Triton kernel with the router's weights, moe_sum. The configuration comes from vLLM's file for this GPU, bf16
+                    and the shape. If there is no file, timing chooses among vLLM's default and a few others.
 flashinfer-cutlass  flashinfer_bf16_moe.cu, with the tiles that are fastest for the problem in a trial. `expert_gemms` starts from
                     expanded rows and includes the weighted sum.
 `draft_step`        f32 router GEMM by cuBLAS, DeepSeek V3's routing (vLLM: its grouped_topk), the layer, and the shared expert (vLLM:

@@ -11,7 +11,7 @@ expert_gemms  from rows of x that are sorted by expert: rounding x in groups of 
               rounding, m_grouped_fp8_gemm_nt_contiguous
 moe_layer     rounding x, gathering rows and their scales by expert, the same two GEMMs, and the weighted sum
 
-Each expert's rows are padded to multiples of 128 rows, as DeepGEMM requires. The order of rows is computed beforehand. Everything beside the
+Each expert's rows are padded to multiples of 128 rows, as DeepGEMM requires. The order of rows is computed beforehand. Everything besides the
 GEMMs is a Triton kernel of this file, one for each step.
 """
 

@@ -1,6 +1,6 @@
 """Shared code of the programs that measure layers of PyTorch libraries: models, random weights, double-precision reference, timing, CSV.
 
-The method is that of bench/cuda/contest.cc: captured graphs rotate over three sets of weights and eight routing samples. A burst is at most
+The method is the same as in bench/cuda/contest.cc: captured graphs rotate over three sets of weights and eight routing samples. A burst is at most
 5 ms of work after 10 ms of rest. A sustained measurement is 300 ms without rest, of which the second half is timed. Every problem is
 checked in double precision before it is timed. The expert ids are those that sluice_bench_cuda --expert-ids wrote, so rows with equal
 model, tokens and note mean the same work; their bytes and flops are copied from the CSV.

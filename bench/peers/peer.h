@@ -30,8 +30,8 @@ typedef struct sluice_peer_router {
 /* How logits become expert ids and weights. */
 enum sluice_peer_method {
   SLUICE_PEER_SOFTMAX_CHOSEN = 0, /* top-k of the logits, softmax over the chosen ones (gpt-oss) */
-  SLUICE_PEER_DEEPSEEK_V3 = 1,    /* sigmoid, + bias, groups by their two best, renormalised, times scale */
-  SLUICE_PEER_SQRT_SOFTPLUS = 2   /* DeepSeek V4: sqrt(softplus), + bias, renormalised, times scale */
+  SLUICE_PEER_DEEPSEEK_V3 = 1,    /* sigmoid, + bias, groups by their two best, renormalized, times scale */
+  SLUICE_PEER_SQRT_SOFTPLUS = 2   /* DeepSeek V4: sqrt(softplus), + bias, renormalized, times scale */
 };
 
 /* what = 0: from logits to ids and weights. what = 1: also sorts rows by expert, in the form that the peer's own layer needs (sorted ids,

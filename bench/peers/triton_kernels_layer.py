@@ -6,7 +6,7 @@ usage: python3 triton_kernels_layer.py --csv mxfp4.csv --expert-ids DIR [--packa
 Requires a GPU, torch and triton, layer_bench.py in the folder of this file, and triton_kernels (installed, or in the folder --package,
 which contains triton_kernels/). layer_bench.py describes the method.
 
-The layer is that of the authors' gpt-oss model and of vLLM: top-k and softmax from logits, metadata, GEMM with SwiGLU, GEMM with
+The layer is the same as in the authors' gpt-oss model and in vLLM: top-k and softmax from logits, metadata, GEMM with SwiGLU, GEMM with
 router weights, sum over a token's experts (by a kernel in this file). So here `moe_layer` includes top-k and softmax; for
 other libraries it does not. `expert_gemms` covers both GEMMs, with metadata already computed.
 """

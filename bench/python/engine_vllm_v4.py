@@ -115,7 +115,7 @@ def fill_one(name: str, data, config: dict, draw) -> str:
             order = torch.rand((part.shape[0], experts), generator=draw, device=data.device).argsort(dim=1)
             part.copy_(order[:, :part.shape[1]])
         return "hash table"
-    # Gains (output RMS / input RMS) of GEMMs: shared experts as routed ones; 1 for most others.
+    # Gains (output RMS / input RMS) of GEMMs; shared experts have the same gains as routed experts; most other GEMMs have 1.
     gains = {"gate_up_proj": SWIGLU, "down_proj": 1 / INSIDE, "gate.weight": 2, "lm_head": 3}
     gain = next((gain for part, gain in gains.items() if part in name), 1)
     if data.dtype == torch.float8_e4m3fn:

@@ -42,7 +42,7 @@ VLLM_BACKENDS = {"vllm": "default", "vllm+sluice": "sluice"}  # their names in e
 ORDER = [("20b", "sluice"), ("20b", "vllm"), ("120b", "sluice"), ("120b", "vllm"), ("20b", "vllm+sluice"), ("120b", "vllm+sluice")]
 SHARED = 0.9  # fraction of a prompt that is cached
 COLD, CACHED = 3, 5  # numbers of timed prompts
-LEAST_US = 0.1  # two events in one read have no time between them, but axes are logarithmic
+MIN_US = 0.1  # two events in one read have no time between them, but axes are logarithmic
 
 
 @dataclasses.dataclass(frozen=True)
@@ -173,7 +173,7 @@ class Run:
 
     def keep(self, workload: str, op: str, count: int, times: tuple[float, float, float], note: str) -> None:
         """Adds a row. times: median, p10 and p90 in microseconds."""
-        median, p10, p90 = (max(LEAST_US, us) for us in times)
+        median, p10, p90 = (max(MIN_US, us) for us in times)
         self.result.data["rows"].append({"workload": workload, "op": op, "tokens": count, "median_us": median, "p10_us": p10, "p90_us": p90,
                                          "note": note})
         self.result.write()

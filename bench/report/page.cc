@@ -50,7 +50,7 @@ std::vector<std::string> rate_cells(const Panel& panel, int64_t tokens, double f
   return {printed("%.0f", 1e6 * static_cast<double>(tokens) / us), printed("%.2f", floor / us)};
 }
 
-// The mean number of experts per layer that a step read, from the rows: Sluice's number, and those of baselines that differ from it
+// The mean number of experts per layer that a step read, from the rows: Sluice's number, and the numbers of baselines if they differ
 // ("110.9, vllm 85.2").
 std::string experts_cell(const Panel& panel, int64_t tokens) {
   constexpr double kAlike = 0.02;

@@ -32,7 +32,7 @@ struct OpWords {
 // The title of an operation and the format of its models. An unknown operation has its own name as title.
 OpWords words_of_op(std::string_view op);
 
-// "bf16_moe_layer": the file has the suffix .svg and is beside the page, which links it.
+// "bf16_moe_layer": the file has the suffix .svg and is next to the page, which links it.
 std::string figure_name(const Suite& suite, const Figure& figure);
 
 // "![decode: microseconds over tokens](engine_decode.svg)", followed by an empty line.

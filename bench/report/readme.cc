@@ -8,7 +8,7 @@ namespace {
 constexpr std::string_view kOp = "moe_layer", kModel = "gpt-oss-120b", kRouting = "uniform";
 constexpr int64_t kCounts[] = {1, 8, 64, 256, 1024, 4096};
 
-// "humming, triton-kernels at 8, 64": the figure's baselines without rows at counts of the table for which Sluice has one.
+// "humming, triton-kernels at 8, 64": the figure's baselines that lack rows which Sluice has: all of them, or at the listed token counts.
 std::string missing_of(const Figure& figure, const Panel& panel) {
   const Series* ours = series_named(panel, "sluice");
   std::string none, some;

@@ -56,7 +56,7 @@ typedef enum sluice_status {
   SLUICE_OK = 0,
   SLUICE_INVALID_ARGUMENT =
       1,                  /* the caller broke a contract: shape, type, stride, bound, null pointer, name */
-  SLUICE_UNSUPPORTED = 2, /* the request is valid, but no kernel or device of this library and machine can do it */
+  SLUICE_UNSUPPORTED = 2, /* valid, but no kernel or device of this library and machine can do it */
   SLUICE_OUT_OF_MEMORY = 3,
   SLUICE_IO = 4,
   SLUICE_CORRUPT = 5, /* input data is malformed or inconsistent */
@@ -89,7 +89,7 @@ typedef struct sluice_device_options {
   int32_t backend;        /* sluice_backend */
   int32_t threads;        /* for SLUICE_CPU; 0 means one thread for each processor that the process may use */
   int32_t index;          /* for SLUICE_CUDA; index, from 0, among the GPUs visible to the process */
-  int32_t plain_launches; /* for SLUICE_CUDA; if not 0, no kernel starts before the previous kernel has ended */
+  int32_t plain_launches; /* for SLUICE_CUDA; if not 0, a kernel starts after the previous one has ended */
   sluice_log log;         /* may be NULL; called on the thread that calls into the library */
   void* log_context;
 } sluice_device_options;
@@ -287,7 +287,7 @@ typedef struct sluice_layer sluice_layer;
 
 typedef struct sluice_layer_options {
   size_t size;       /* sizeof(sluice_layer_options) */
-  const char* model; /* name of a known layer, such as "gpt-oss-120b"; NULL: `fields` alone define the layer */
+  const char* model; /* a known layer, such as "gpt-oss-120b"; NULL: `fields` alone define the layer */
   const char*
       /* such as "hidden=2880 experts=128"; they override the fields of `model`. NULL: none.
        * sluice_layer_fields() lists them */
@@ -320,10 +320,10 @@ SLUICE_API sluice_status sluice_layer_measure(sluice_device* device, const sluic
                                               size_t* weight_bytes, size_t* workspace_bytes,
                                               sluice_text* error);
 
-/* Plans the layer for 0 to tokens_max tokens and allocates the memory of this rank's weights. The message of
- * SLUICE_INVALID_ARGUMENT names the option or the field, that of SLUICE_UNSUPPORTED all reasons of all kernels,
- * and that of SLUICE_OUT_OF_MEMORY the bytes wanted and free. Destroy the layer after the work that it has
- * enqueued has ended and before closing its device. */
+/* Plans the layer for 0 to tokens_max tokens and allocates the memory of this rank's weights. With
+ * SLUICE_INVALID_ARGUMENT the message names the option or the field, with SLUICE_UNSUPPORTED it has all reasons of
+ * all kernels, and with SLUICE_OUT_OF_MEMORY it has the bytes wanted and free. Destroy the layer after the work that
+ * it has enqueued has ended and before closing its device. */
 SLUICE_API sluice_status sluice_layer_create(sluice_device* device, const sluice_layer_options* options,
                                              sluice_layer** out, sluice_text* error);
 SLUICE_API void sluice_layer_destroy(sluice_layer* layer);
@@ -346,8 +346,8 @@ typedef struct sluice_weight {
 
 /* The tensors of a layer, named and with gate and up ordered as in one of these namings (defined in
  * src/nn/moe/names.cc): gpt_oss, gpt_oss_original, gpt_oss_bf16, deepseek_v4, deepseek_v3, qwen3_moe, nemotron3,
- * minimax_m2, llama4, minimax_m3 and mistral_large_3, as the publishers of the models name them; and plain, Sluice's
- * own naming: router, router_bias, correction_bias, hash_table, experts.up and experts.down [experts, rows, width]
+ * minimax_m2, llama4, minimax_m3, mistral_large_3 and glm5_next, as the publishers of the models name them; and plain,
+ * Sluice's own naming: router, router_bias, correction_bias, hash_table, experts.up and experts.down [experts, rows, width]
  * (with experts.up_scale, experts.up_bias and so on) with gate and up in the layer's gate_order, shared.gate,
  * shared.up and shared.down. experts.up_scale is, if expert_scales is mx, F8_E8M0 or U8 [experts, rows, width / 32];
  * if nv, F8_E4M3 [experts, rows, width / 16]; if blocks, F32, BF16 or F8_E8M0 [experts, ceil(rows / 128), ceil(width
@@ -355,7 +355,7 @@ typedef struct sluice_weight {
  * are of the whole layer, and the library copies this rank's slice of them. A tensor of stacked experts may instead
  * have only this rank's experts. The list may contain tensors of other layers. If the layer's fields ask for them,
  * these tensors are expected with any naming: experts.act_params, F32 [experts, 3] (alpha, beta, limit), and lora_a,
- * lora_b, lora_scale of the router's adapters (those of experts: sluice_layer_replace_adapter). */
+ * lora_b, lora_scale of the router's adapters (experts' adapters: sluice_layer_replace_adapter). */
 typedef struct sluice_weights {
   const sluice_weight* tensors;
   size_t count;
@@ -380,8 +380,8 @@ SLUICE_API sluice_status sluice_layer_replace_expert(sluice_layer* layer, int64_
  * rank], lora_scale F32 [1]. With expert_lora_rank: experts.up_lora_a [experts, inner, width], experts.up_lora_b
  * [experts, rows of W13 in gate_order, rank], experts.down_lora_a [experts, rank, intermediate], experts.down_lora_b
  * [experts, width, rank], experts.lora_scale F32 [1]; inner is rank, or twice the rank with expert_lora_split
- * (gate's rows, then up's), width is hidden or latent. Matrices are in lora_w or BF16; slices and checks as in
- * sluice_layer_load, naming and layer are not read. The layer has weights; sluice_layer_load keeps adapters of experts. */
+ * (gate's rows, then up's), width is hidden or latent. Matrices are in lora_w or BF16. Slices and checks are as
+ * in sluice_layer_load; naming and layer are not read. The layer must have weights; loading them again keeps adapters. */
 SLUICE_API sluice_status sluice_layer_replace_adapter(sluice_layer* layer, int64_t adapter,
                                                       const sluice_weights* weights, sluice_text* error);
 
@@ -487,7 +487,7 @@ typedef void (*sluice_slot_visitor)(void* context, const sluice_slot* slot);
 SLUICE_API sluice_status sluice_op_tensors(const char* op, const char* problem, sluice_slot_visitor visit,
                                            void* context, sluice_text* error);
 /* These functions do the same for a layer. sluice_layer_fields() visits the fields with the values of a known model
- * (NULL: with their defaults), sluice_layer_tensors() the tensors of a run of `tokens` tokens. */
+ * (NULL: with their defaults), sluice_layer_tensors() visits the tensors of a run of `tokens` tokens. */
 SLUICE_API sluice_status sluice_layer_fields(const char* model, sluice_field_visitor visit, void* context,
                                              sluice_text* error);
 SLUICE_API sluice_status sluice_layer_tensors(const sluice_layer* layer, int64_t tokens,

@@ -18,7 +18,7 @@ _NOWHERE = 256  # the address of tensors without elements: aligned, never read
 
 
 class _Slot:
-    """One tensor of a launch. Type and shape are written only if they differ from those of the previous call."""
+    """One tensor of a launch. Type and shape are written only if they differ from the previous call's."""
 
     __slots__ = ("name", "view", "data", "dtype", "shape", "stride")
 

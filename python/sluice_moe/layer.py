@@ -91,7 +91,7 @@ class MoeLayer(torch.nn.Module):
         tensors  of the whole layer by name, on the CPU or on the layer's device. Only this rank's slice is packed; a tensor of all
                  experts may also hold only the experts of this rank. Tensors of other layers are ignored
         naming   gpt_oss, gpt_oss_original, gpt_oss_bf16, deepseek_v4, deepseek_v3, qwen3_moe, nemotron3, minimax_m2, llama4, minimax_m3,
-                 mistral_large_3 or plain; None: recognized from the names. plain: router [experts, hidden], router_bias [experts],
+                 mistral_large_3, glm5_next or plain; None: recognized from the names. plain: router [experts, hidden], router_bias [experts],
                  experts.up [experts, rows, width], experts.up_bias [experts, rows], experts.down... Scales, by expert_scales:
                  mx: experts.up_scale u8 [experts, rows, width / 32]; blocks: experts.up_scale f32 [experts, rows / 128, width / 128], rounded
                  up; nv: experts.up_scale e4m3 [experts, rows, width / 16]; nv and rows: experts.up_row_scale f32 [experts, rows] or [experts]

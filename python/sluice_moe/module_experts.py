@@ -20,7 +20,7 @@ TOP_K_NAMES = ("num_experts_per_tok", "num_experts_per_token", "experts_per_toke
 
 @dataclasses.dataclass(frozen=True)
 class Experts:
-    """The experts of a module. fields: those of its MoeLayer; names: plain name of a tensor -> name of the module's Parameter."""
+    """The experts of a module. fields: of its MoeLayer; names: plain name of a tensor -> name of the module's Parameter."""
 
     fields: dict
     names: dict

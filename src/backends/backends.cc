@@ -8,7 +8,7 @@
 namespace sluice {
 namespace {
 
-constexpr int64_t kRowBytesMost = AllReduceNorm::kHiddenMost * 4;  // in f32
+constexpr int64_t kRowBytesMax = AllReduceNorm::kHiddenMost * 4;  // in f32
 
 }  // namespace
 
@@ -41,8 +41,8 @@ Result<std::unique_ptr<Group>> make_group(std::span<Device* const> devices, cons
   if (devices.size() < 2 || devices.size() > kMost)
     return invalid("group: wanted 2 to " + std::to_string(kMost) + " devices, found " +
                    std::to_string(devices.size()));
-  if (options.row_bytes < 1 || options.row_bytes > kRowBytesMost)
-    return invalid("group: row_bytes: wanted 1 to " + std::to_string(kRowBytesMost) + ", found " +
+  if (options.row_bytes < 1 || options.row_bytes > kRowBytesMax)
+    return invalid("group: row_bytes: wanted 1 to " + std::to_string(kRowBytesMax) + ", found " +
                    std::to_string(options.row_bytes));
   for (const Device* device : devices)
     if (device->info().backend != devices.front()->info().backend)

@@ -21,7 +21,8 @@ struct sluice_device {
   void* log_context = nullptr;
   std::unique_ptr<sluice::Device> device;
   std::string text;
-  mutable sluice::capi::SharedMoes moes;  // declared last, because its layers must be destroyed before the device
+  // declared last, because its layers must be destroyed before the device
+  mutable sluice::capi::SharedMoes moes;
 };
 struct sluice_plan {
   std::unique_ptr<sluice::AnyPlan> plan;
@@ -77,7 +78,8 @@ sluice_status guarded(sluice_text* error, Body body) {
   try {
     return report(body(), error);
   } catch (const std::bad_alloc&) {
-    if (error && error->data && error->capacity > 0) error->data[0] = '\0';  // there is no memory even for a message
+    // there is no memory even for a message
+    if (error && error->data && error->capacity > 0) error->data[0] = '\0';
     return SLUICE_OUT_OF_MEMORY;
   } catch (const std::exception& other) {  // for example if a thread could not start
     write_text(other.what(), error);

@@ -49,7 +49,8 @@ sluice_tensor sluice_contiguous(void* data, sluice_dtype dtype, int32_t rank, co
   for (int32_t i = out.rank - 1; i >= 0; --i) {
     out.shape[i] = shape[i];
     out.stride[i] = stride;
-    if (__builtin_mul_overflow(stride, shape[i], &stride)) stride = INT64_MAX;  // every launch rejects this stride
+    // every launch rejects this stride
+    if (__builtin_mul_overflow(stride, shape[i], &stride)) stride = INT64_MAX;
   }
   return out;
 }

@@ -43,7 +43,8 @@ class SharedMoes {
   }
   std::mutex mutex_;
   std::vector<Made> made_;
-  std::shared_ptr<const Moe> latest_;  // so that sluice_layer_create after sluice_layer_measure does not plan again
+  // so that sluice_layer_create after sluice_layer_measure does not plan again
+  std::shared_ptr<const Moe> latest_;
 };
 
 }  // namespace sluice::capi

@@ -11,15 +11,17 @@
 namespace sluice {
 
 struct Reply {
-  std::string text;                           // the text for the user
-  std::string reasoning;                      // the reasoning before it
-  std::string recovered;                      // describes repaired errors of the format, for a log; empty: none
+  std::string text;       // the text for the user
+  std::string reasoning;  // the reasoning before it
+  // describes repaired errors of the format, for a log; empty: none
+  std::string recovered;
   std::vector<Message> messages;              // the answer's messages, for the prompt of the next turn
   FinishReason finish = FinishReason::kNone;  // kAbort: the caller stopped the answer
   int64_t prompt_tokens = 0, completion_tokens = 0;
   int64_t cached_tokens = 0;  // prompt tokens found in the prefix cache
   int64_t verifications = 0,
-          accepted_drafts = 0;  // with speculative decoding: steps that verified drafts, and draft tokens accepted
+          // with speculative decoding: steps that verified drafts, and draft tokens accepted
+      accepted_drafts = 0;
   double first_token_seconds = 0, seconds = 0;
   std::vector<GeneratedToken> tokens;  // all tokens of the answer
 };

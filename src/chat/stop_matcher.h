@@ -56,7 +56,8 @@ class StopMatcher {
     uint64_t begin = 0;
     size_t stop = 0;
   };
-  std::optional<Whole> first_;  // of the complete stop strings found so far, the one with the earliest beginning
+  // of the complete stop strings found so far, the one with the earliest beginning
+  std::optional<Whole> first_;
   std::optional<std::string> found_;
 };
 

@@ -93,7 +93,8 @@ struct Candidate {
   // True: only runs of the same configuration agree bit for bit. False: all configurations give the same bits.
   bool config_decides_bits = false;
   int alignment_bytes = 1;  // required of every tensor's first element, if stricter than its type's alignment
-  bool planned = false;     // a descriptor whose kernel is not written yet: explain lists it as planned, and it cannot run
+  // a descriptor whose kernel is not written yet: explain lists it as planned, and it cannot run
+  bool planned = false;
 };
 
 // The variant in "cuda.router_gemm.splitk_sm90" is splitk_sm90.

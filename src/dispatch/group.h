@@ -15,7 +15,7 @@ class Group {
  public:
   virtual ~Group() = default;
   virtual int ranks() const = 0;
-  // Aborts all collective operations of the group on all ranks, including those that are running; `rank` is the rank that failed. From then
+  // Aborts all collective operations of the group on all ranks, including running ones; `rank` is the rank that failed. From then
   // on each device of the group returns status() from its waits (and, on a device that runs work immediately, from launches). Any thread may
   // call stop(); only the first call counts.
   virtual void stop(int rank, const Status& why) = 0;

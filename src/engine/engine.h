@@ -24,7 +24,8 @@ constexpr int64_t kStepTokensMax = 16384;  // the largest token count that every
 // Capturing takes some milliseconds per sequence count, and replay gains less in larger steps, so the limit
 // is no larger.
 constexpr int64_t kRecordedSequences = 256;
-constexpr size_t kRecordingsMax = 1024;  // upper bound of captured step shapes; steps of further shapes are not captured
+// upper bound of captured step shapes; steps of further shapes are not captured
+constexpr size_t kRecordingsMax = 1024;
 constexpr int64_t kVerifiedRows =
     1024;  // upper bound of the logit rows of a step that verifies drafts; max_num_seqs if that is larger
 
@@ -166,7 +167,8 @@ class Engine {
   struct InFlight {
     std::vector<Chunk> chunks;
     int64_t number = 0, rows = 0;  // number of the step, from 1; rows that it samples
-    bool greedy = false;           // every row samples the token with the largest logit, and nothing else reads the logits
+    // every row samples the token with the largest logit, and nothing else reads the logits
+    bool greedy = false;
     size_t block = 0;              // index of its staging block
     StepTables draft_tables = {};  // tables of the group of layers (CacheLayout) with the draft layer
   };
@@ -247,7 +249,8 @@ class Engine {
   std::vector<FailedRequest> failed_;
   bool schedules_ = true;              // false: the engine of a rank above 0
   std::unique_ptr<OtherRanks> ranks_;  // set with other ranks
-  MaskWorkers mask_workers_;           // declared last: its destructor, which runs first, waits for running filters
+  // declared last: its destructor, which runs first, waits for running filters
+  MaskWorkers mask_workers_;
 };
 
 }  // namespace sluice

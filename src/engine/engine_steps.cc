@@ -194,7 +194,8 @@ Status Engine::fill_for_all_ranks(const InFlight& step) {
   if (masked(step.chunks)) SLUICE_TRY(plans_.masks->fill(step.chunks));
   if (!adjusts(step.chunks) && !masked(step.chunks)) return {};
   return ranks_->for_each([&](Engine& rank) -> Status {
-    SLUICE_TRY(rank.device_.wait(rank.device_.stream()));  // the rank may still be sampling in the previous step
+    // the rank may still be sampling in the previous step
+    SLUICE_TRY(rank.device_.wait(rank.device_.stream()));
     if (adjusts(step.chunks)) SLUICE_TRY(rank.plans_.adjustments->fill(step.chunks));
     return masked(step.chunks) ? rank.plans_.masks->fill(step.chunks) : Status{};
   });

@@ -52,13 +52,15 @@ class TokenMask {
 
   std::shared_ptr<TokenFilter> filter_;
   std::stop_source stop_;
-  int64_t heard_;            // number of tokens passed to the filter or waiting in unheard_, including the prompt
+  // number of tokens passed to the filter or waiting in unheard_, including the prompt
+  int64_t heard_;
   int64_t mask_after_ = -1;  // the mask applies to the token after this many tokens of the sequence
   std::vector<int32_t> unheard_, drafts_;
   int64_t rows_ = 1;
   std::vector<uint32_t> bits_;
   Status status_;
-  std::chrono::steady_clock::duration spent_{0}, last_{0};  // time spent on all masks so far, and on the last mask
+  // time spent on all masks so far, and on the last mask
+  std::chrono::steady_clock::duration spent_{0}, last_{0};
   int64_t made_count_ = 0;
   std::atomic<bool> made_ = false;
 };

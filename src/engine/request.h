@@ -95,8 +95,7 @@ struct TokenScore {
 struct GeneratedToken {
   int64_t request = 0;  // the number that add() returned
   int32_t id = 0;
-  float logprob =
-      0;  // natural logarithm, before temperature, penalties, biases and filters
+  float logprob = 0;  // natural logarithm, before temperature, penalties, biases and filters
   FinishReason finish = FinishReason::kNone;
   // Set if the request asks for logprobs, from the same distribution as `logprob`: the token's rank, from 1,
   // and the most likely tokens.

@@ -31,13 +31,13 @@ struct Sequence {
   int64_t prompt_tokens = 0;
   int64_t tokens_max = 0;   // upper bound of prompt and generated tokens
   int64_t ahead = 0;        // tokens after `tokens` that steps in flight sample
-  int64_t sampled_row = 0;  // row of the last of them among all tokens that its step samples
+  int64_t sampled_row = 0;  // row of the last of these tokens among the tokens that its step samples
   int64_t computed = 0;     // tokens whose keys and values are in the cache once steps in flight are done
   bool ended = false;       // finished or cancelled: samples of steps in flight are dropped
-  std::vector<GroupPages> pages;              // by group; all of equal length
-  int64_t published = 0;                      // the first `published` pages are in the prefix cache
-  int64_t prefix = kNoPrefix;                 // the prefix of those pages, held in the PrefixTree
-  int64_t known = 0;                          // pages of the longest cached prefix when the sequence was last admitted
+  std::vector<GroupPages> pages;  // by group; all of equal length
+  int64_t published = 0;          // the first `published` pages are in the prefix cache
+  int64_t prefix = kNoPrefix;     // the prefix of those pages, held in the PrefixTree
+  int64_t known = 0;              // pages of the longest cached prefix when the sequence was last admitted
   std::optional<int64_t> cached_tokens = {};  // prompt tokens found in the prefix cache when first admitted
   SamplingParams sampling = complete({});
   AdjustedTokens adjusted;          // used if sampling.adjusts()

@@ -12,13 +12,18 @@
 namespace sluice {
 namespace {
 
-constexpr double kFirstGuess = 0.7,
-                 kNextPlace = 0.95;  // initial guesses: rate of the first draft; rate of each further draft divided by the rate before it
-constexpr double kOwnWeight = 0.05, kAllWeight = 0.005;  // weight of one step in the means of a sequence and of all
-constexpr double kGuessTrials = 4;                       // a guess weighs as much as this many trials
-constexpr double kDeviations = 2;                        // a difference of more standard deviations is not chance
-constexpr double kWorthwhile = 1.03, kNearBest = 0.98;   // margins: cost models err by a few percent
-constexpr int64_t kProbeEvery = 32;                      // every 32nd step without a worthwhile draft tries one
+constexpr double
+    kFirstGuess = 0.7,
+    // initial guesses: rate of the first draft; rate of each further draft divided by the rate before it
+    kNextPlace = 0.95;
+// weight of one step in the means of a sequence and of all
+constexpr double kOwnWeight = 0.05, kAllWeight = 0.005;
+constexpr double kGuessTrials = 4;  // a guess weighs as much as this many trials
+// a difference of more standard deviations is not chance
+constexpr double kDeviations = 2;
+constexpr double kWorthwhile = 1.03, kNearBest = 0.98;  // margins: cost models err by a few percent
+// every 32nd step without a worthwhile draft tries one
+constexpr int64_t kProbeEvery = 32;
 constexpr int64_t kIndexedTokens = 8 * NgramIndex::kTokensOfCall;
 
 class NgramSource final : public DraftSource {

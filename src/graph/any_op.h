@@ -33,7 +33,7 @@ class AnyPlan {
 // One range of a table: all token counts from first to last run the same launches.
 struct TableStep {
   int64_t first = 0, last = 0;
-  std::string kernel;  // for a fused operation that runs stage by stage: "A:CONFIG+B:CONFIG"
+  std::string kernel;       // for a fused operation that runs stage by stage: "A:CONFIG+B:CONFIG"
   std::string config = {};  // empty if the kernel has a single configuration
   size_t workspace_bytes = 0;
   double first_us = 0, last_us = 0;  // estimated cost at both ends

@@ -17,9 +17,10 @@ inline constexpr ValueId kNoValue = -1;
 
 // Where a value is stored.
 enum class Place : uint8_t {
-  kCall,     // the caller passes it with each call
-  kHeld,     // the caller holds it across calls: weights, tables, caches
-  kBetween,  // in the workspace, where it lives from the first stage that writes it to the last stage that reads it
+  kCall,  // the caller passes it with each call
+  kHeld,  // the caller holds it across calls: weights, tables, caches
+  // in the workspace, where it lives from the first stage that writes it to the last stage that reads it
+  kBetween,
 };
 
 struct Value {
@@ -85,9 +86,10 @@ class StageOf final : public StageOp {
 
 struct Stage {
   std::string name;
-  int32_t layer = -1;    // -1: outside the layers
-  bool experts = false;  // computes routed experts: its kernel may be forced separately for decode and prefill
-  int32_t part = 0;      // one kernel never computes stages of two parts (Graph::cut)
+  int32_t layer = -1;  // -1: outside the layers
+  // computes routed experts: its kernel may be forced separately for decode and prefill
+  bool experts = false;
+  int32_t part = 0;  // one kernel never computes stages of two parts (Graph::cut)
   std::unique_ptr<const StageOp> op;
   std::vector<Bind> slots;  // in the order of the operation's slots
   // "layer 3 experts.up"

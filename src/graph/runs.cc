@@ -74,7 +74,7 @@ StageSlot source_of(const Graph& pattern, const Bind& bind) {
 
 namespace {
 
-// The problem of the two GEMMs together; of its fields, only those that the GEMMs determine are set.
+// The problem of the two GEMMs together. Only the fields that the GEMMs determine are set.
 ExpertMlp::Problem mlp_of(const ExpertGemm::Problem& up, const ExpertGemm::Problem& down) {
   return {.tokens = 0,
           .slots = up.slots,

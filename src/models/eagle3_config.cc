@@ -15,7 +15,7 @@ namespace {
 
 const std::string kModels = "EAGLE3 draft";
 constexpr const char* kLayerIds = "eagle_aux_hidden_state_layer_ids";
-constexpr int64_t kLayerIdsMost = 64;
+constexpr int64_t kLayerIdsMax = 64;
 
 // kUnsupported for a key that no supported head has, or whose value does not match this model.
 Status unfit(const JsonAt& config, const std::string& key, const std::string& wanted) {
@@ -131,8 +131,8 @@ Result<std::vector<int32_t>> read_layer_ids(const JsonAt& config, int64_t layers
     if (!id.ok()) return id.status();
     out.push_back(static_cast<int32_t>(id.value()));
   }
-  if (std::ssize(out) > kLayerIdsMost)
-    return list.value().wrong("at most " + std::to_string(kLayerIdsMost) + " layers");
+  if (std::ssize(out) > kLayerIdsMax)
+    return list.value().wrong("at most " + std::to_string(kLayerIdsMax) + " layers");
   const bool outputs = may_be_outputs && *std::max_element(out.begin(), out.end()) < layers;
   for (int32_t& id : out) id += outputs;
   return out;
@@ -145,7 +145,7 @@ Result<std::vector<int32_t>> read_taps(const Keys& k, int64_t layers) {
   const auto count_is = [&](const std::vector<int32_t>& taps) -> Status {
     constexpr const char* kCount = "num_aux_hidden_states";
     const JsonAt& config = k.holder(kCount);
-    const auto count = config.integer(kCount, 1, kLayerIdsMost, std::ssize(taps));
+    const auto count = config.integer(kCount, 1, kLayerIdsMax, std::ssize(taps));
     if (!count.ok() || count.value() == std::ssize(taps)) return count.status();
     return unfit(config, kCount, std::to_string(taps.size()) + ", the number of layer ids");
   };

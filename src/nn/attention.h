@@ -35,9 +35,7 @@ struct AttentionConfig {
   // Set for latent attention. Then head_dim must be rank + rotary, the width of a cache row, and kv_heads 1;
   // there is no value cache; biases, sinks, qk_norm and window must be off, and `cache` must be kSame.
   std::optional<LatentShape> latent = {};
-  int64_t query_dim() const {
-    return latent ? latent->nope + rotary : head_dim;
-  }                                                                        // elements of a query head
+  int64_t query_dim() const { return latent ? latent->nope + rotary : head_dim; }  // elements of a query head
   int64_t value_dim() const { return latent ? latent->v_dim : head_dim; }  // elements of a head's output
   DType cache_type() const { return cache_dtype(cache, x); }
   bool operator==(const AttentionConfig&) const = default;

@@ -14,13 +14,13 @@ namespace sluice {
 // share a tensor if their pages have the same size in bytes: each page of the tensor holds keys or values of
 // the layer whose group allocated that page.
 struct CacheLayout {
-  std::vector<int64_t>
-      windows;                // window of each group, ascending; 0 (all positions) comes first
-  std::vector<size_t> group;  // group of each layer
+  std::vector<int64_t> windows;  // window of each group, ascending; 0 (all positions) comes first
+  std::vector<size_t> group;     // group of each layer
   std::vector<size_t> tensor;  // for each layer: index of its key tensor; its value tensor has the same index
   std::vector<int64_t>
       page_bytes;  // for each key tensor: bytes of one page, and of one page of the value tensor
-  std::vector<bool> has_values;  // for each key tensor: whether there is a value tensor (not with latent attention)
+  // for each key tensor: whether there is a value tensor (not with latent attention)
+  std::vector<bool> has_values;
   int64_t page_bytes_of_all() const;
 };
 

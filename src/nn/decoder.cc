@@ -12,7 +12,7 @@ namespace {
 
 // Upper bounds for the values of a call: token ids, six tables for each group of layers, captured experts,
 // zeros, rows, taps.
-constexpr size_t kTablesOfGroup = 6, kGroupsMost = 4;
+constexpr size_t kTablesOfGroup = 6, kGroupsMax = 4;
 // With Policy::batch_invariant, the logits kernel is chosen for this many rows, not for bounds.logit_rows().
 // That bound is larger in an engine that verifies drafts, and engines with and without drafts must use the
 // same kernel.
@@ -168,8 +168,8 @@ Result<std::unique_ptr<Decoder>> Decoder::plan(Device& device, const DecoderConf
                                                const MoeSite& experts) {
   SLUICE_TRY(check_config(config));
   std::unique_ptr<Decoder> d(new Decoder(device, config, bounds, policy, experts));
-  if (d->layout_.windows.size() > kGroupsMost)
-    return unsupported("decoder: wanted at most " + std::to_string(kGroupsMost) +
+  if (d->layout_.windows.size() > kGroupsMax)
+    return unsupported("decoder: wanted at most " + std::to_string(kGroupsMax) +
                        " windows of attention, found " + std::to_string(d->layout_.windows.size()));
   const auto of_all_tokens = [](const LayerConfig& layer) { return has_dense_layers(layer.mlp); };
   if (std::any_of(config.layers.begin(), config.layers.end(), of_all_tokens)) {
@@ -304,7 +304,7 @@ Status Decoder::check_call(const StepIn& in, const DecoderHeld& held, Workspace 
 Status Decoder::forward(const StepIn& in, const DecoderHeld& held, const Tensor& logits, Workspace workspace,
                         Stream stream, KernelRuns* runs) const {
   SLUICE_TRY(check_call(in, held, workspace));
-  std::array<Tensor, 5 + kTablesOfGroup * kGroupsMost> call;
+  std::array<Tensor, 5 + kTablesOfGroup * kGroupsMax> call;
   size_t count = 0;
   call[count++] = in.token_ids;
   for (const StepTables& t : in.tables)

@@ -37,7 +37,8 @@ struct DraftLayerConfig {
   Kind kind = Kind::kEagle3;
   int64_t vocab = 201088;        // rows of the embedding: the model's vocabulary
   int64_t draft_vocab = 201088;  // number of tokens that can be drafted
-  bool maps_tokens = false;      // true: "token_of" maps draft tokens to the model's ids; false: they are ids 0 .. draft_vocab - 1
+  // true: "token_of" maps draft tokens to the model's ids; false: they are ids 0 .. draft_vocab - 1
+  bool maps_tokens = false;
   int64_t hidden = 2880, model_hidden = 2880;
   // Hidden states of the model, numbered as in DecoderConfig::taps, in the order of the columns of fc.
   std::vector<int32_t> taps;

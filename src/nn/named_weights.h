@@ -11,7 +11,7 @@
 
 namespace sluice {
 
-// Names are those of the held values in the model's graphs ("attention.qkv", "experts.up"). Layer -1 holds
+// Names are the names of held values in the model's graphs ("attention.qkv", "experts.up"). Layer -1 holds
 // the weights outside the layers.
 class NamedWeights {
  public:

@@ -14,8 +14,8 @@ namespace sluice {
 class UploadRing {
  public:
   struct Options {
-    int threads = 0;         // reading threads, including the caller's; 0: one per processor
-    int64_t slot_bytes = 0;  // size of the largest piece
+    int threads = 0;                         // reading threads, including the caller's; 0: one per processor
+    int64_t slot_bytes = 0;                  // size of the largest piece
     int64_t ring_bytes = int64_t{32} << 20;  // raised if two pieces do not fit
   };
   // kOutOfMemory: the ring cannot be allocated.
@@ -27,7 +27,7 @@ class UploadRing {
   // Callbacks that handle a piece, given its number.
   struct Work {
     std::function<Status(int64_t piece, std::byte* slot)> read;  // on any thread: fills the slot
-    std::function<void(int64_t piece)> after = {};  // called after read(), on the same thread
+    std::function<void(int64_t piece)> after = {};               // called after read(), on the same thread
     // on the caller's thread, in order: enqueues copies
     std::function<Status(int64_t piece, std::byte* slot)> send;
   };

@@ -10,8 +10,8 @@
 // e2m1       A block is 2048 bytes: four 32-bit words for each of 128 threads. Word j is the thread's A operand of k step j, a wgmma
 //            m64nNk16. A word holds four pairs of codes, one for each 32-bit register; its bits are placed so that two or
 //            three instructions turn a pair into bf16: fragment_pair().
-// e4m3       A block is 4096 bytes, in two planes of two k steps. In a plane each thread has four words: a row's codes of the first step, those of
-//            the row 8 below it, and the same for the second step. They are the A operand of an FP8 wgmma m64nNk32, if the
+// e4m3       A block is 4096 bytes, in two planes of two k steps. In a plane each thread has four words: the codes of the first step of a row and
+//            of the row 8 below it, and the same for the second step. They are the A operand of an FP8 wgmma m64nNk32, if the
 //            columns of x are in the order of fragment_column8(). fragment_pair8() turns a pair into bf16.
 // Scales     of mx: [row blocks][k blocks][128] bytes, one 32-bit word for each row pair (r, r + 8) of a block, and then
 //            [row blocks][64] bytes `top`: the row's largest scale that is not NaN (0 if all are NaN). A scale

@@ -23,7 +23,8 @@ struct GroupedMlp {
   static constexpr std::string_view kSummary =
       "both matrix products of each expert, for rows that are grouped by expert";
   struct Problem {
-    ExpertMlp::Problem mlp;  // the ExpertMlp around this operation; fields that concern only its final sum are ignored
+    // the ExpertMlp around this operation; fields that concern only its final sum are ignored
+    ExpertMlp::Problem mlp;
     bool operator==(const Problem&) const = default;
     template <class V, class P>
     static void fields(V& v, P& p) {

@@ -103,8 +103,7 @@ struct Comparison {
   int64_t wrong = 0;  // elements outside their bound
   // The largest error divided by its bound; infinity if an element that must be exact is not exact.
   double worst_share = 0;
-  std::string text =
-      {};  // the number of wrong elements; index, value and reference of the worst element
+  std::string text = {};  // the number of wrong elements; index, value and reference of the worst element
 };
 // Elements marked untouched must still hold the byte `poison`; without `poison` they are not checked.
 Comparison compare(const Expected& want, const Tensor& got, std::optional<uint8_t> poison = {});

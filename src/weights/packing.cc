@@ -91,7 +91,7 @@ Status check(const PackedMatrix& m, const MatrixSource& from) {
 
 // A group is a set of rows that are packed into one contiguous piece: a panel or a row block. `lane` is a
 // row's index in its group, `place` its index over all groups.
-constexpr size_t kLanesMost = kFragmentRows;
+constexpr size_t kLanesMax = kFragmentRows;
 int64_t lanes_of(const PackedMatrix& m) { return in_fragments(m) ? kFragmentRows : kPanelRows; }
 int64_t groups_of(const PackedMatrix& m) {
   return in_fragments(m) ? fragments_of(m).row_blocks : panels_of(m).panels;
@@ -120,8 +120,8 @@ RowRef row_of(const PackedMatrix& m, const MatrixSource& from, int64_t group, in
 }
 
 // The rows of a group. Null: padding, or a lane beyond the layout's group size.
-using Lanes = std::array<const std::byte*, kLanesMost>;
-using LanesOut = std::array<std::byte*, kLanesMost>;
+using Lanes = std::array<const std::byte*, kLanesMax>;
+using LanesOut = std::array<std::byte*, kLanesMax>;
 Lanes read_only(const LanesOut& lanes) {
   Lanes out{};
   std::copy(lanes.begin(), lanes.end(), out.begin());
@@ -135,7 +135,7 @@ To first_lanes(const From& lanes) {
 }
 
 uint64_t hash_rows(const PackedMatrix& m, const Lanes& codes, const Lanes& scales) {
-  std::array<HashPiece, 2 * kLanesMost> pieces;
+  std::array<HashPiece, 2 * kLanesMax> pieces;
   size_t count = 0;
   for (size_t lane = 0; lane < codes.size(); ++lane) {
     if (!codes[lane]) continue;

@@ -91,7 +91,8 @@ const std::vector<uint16_t>& RandomFill::table_of(const RandomContents& c) {
   }
   if (c.fill == Fill::kMxfp4Scales || c.fill == Fill::kMxfp8Scales) {
     const double rms = c.fill == Fill::kMxfp4Scales ? kCodeRms : kF8Rms;
-    const double center = 127 - std::log2(rms * root_of(c.width)) - 0.3;  // -0.3: the spread below raises the rms
+    // -0.3: the spread below raises the rms
+    const double center = 127 - std::log2(rms * root_of(c.width)) - 0.3;
     for (size_t i = 0; i < kTable; ++i) {
       const double z = normals_[i];
       table[i] = static_cast<uint16_t>(std::clamp(std::lround(center + 0.7 * z), 1L, 254L));

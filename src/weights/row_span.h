@@ -12,8 +12,8 @@
 namespace sluice {
 
 enum class RowForm : uint8_t {
-  kRows,     // a row's elements are contiguous: numbers, or codes of e2m1 or e4m3
-  kColumns,  // numbers, transposed: a row's elements are `step` bytes apart
+  kRows,      // a row's elements are contiguous: numbers, or codes of e2m1 or e4m3
+  kColumns,   // numbers, transposed: a row's elements are `step` bytes apart
   kF8Blocks,  // F8_E4M3 rows with one scale per 128 x 128 block; read as bf16, or as e4m3 with kBlocks
 };
 

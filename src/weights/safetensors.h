@@ -51,7 +51,8 @@ std::string stored_text(StoredType type, std::span<const int64_t> shape);
 
 constexpr int64_t kHeaderBytesMax = 100'000'000;  // the format's own limit
 constexpr int kStoredRankMax = 8;
-constexpr int64_t kStoredTensorsMax = 1 << 18;  // per file: twice the number of tensors in all files of Kimi K2
+// per file: twice the number of tensors in all files of Kimi K2
+constexpr int64_t kStoredTensorsMax = 1 << 18;
 
 struct HeaderTensor {
   std::string name;

@@ -77,7 +77,7 @@ class ExpertFill {
     set_first_nan();
   }
 
-  // Makes rounding to FP8 exact, so that the error bound is that of the products alone. Every row of x becomes multiples of its scale,
+  // Makes rounding to FP8 exact, so that the error bound covers the products alone. Every row of x becomes multiples of its scale,
   // a power of two, and has an element of 448 times the scale.
   void put_x_on_grid() {
     const int64_t rows = a_.x.shape[0];

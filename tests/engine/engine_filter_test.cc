@@ -45,7 +45,7 @@ TEST_F(EngineFilter, ChangesNoOtherRequest) {
 }
 
 // Under greedy sampling, the token is the allowed one with the largest logit; otherwise it is sampled from
-// the allowed tokens. Its logprob is that of the unfiltered logits.
+// the allowed tokens. Its logprob is computed from the unfiltered logits.
 TEST_F(EngineFilter, TakesTheLikeliestAllowedToken) {
   Request r{.prompt = {9, 8, 7}};
   r.sampling.temperature = 0, r.sampling.max_tokens = 30, r.sampling.logprobs = kTopLogprobsMax;

@@ -43,7 +43,7 @@ EngineOptions of_chunks(int64_t tokens) {
   return o;
 }
 
-int64_t least_pages(const DecoderConfig& c, const EngineOptions& o) {
+int64_t min_pages(const DecoderConfig& c, const EngineOptions& o) {
   return pages_needed(cache_layout(c.attention(), o.page_size).windows, o.page_size,
                       {.tokens = o.max_model_len, .step_tokens = o.max_num_batched_tokens});
 }
@@ -59,7 +59,7 @@ class EngineWindow : public ::testing::TestWithParam<std::vector<int64_t>> {
   }
   // With the fewest pages that one sequence needs, plus `more`.
   std::unique_ptr<Engine> tight_engine(EngineOptions o, int64_t more = 0) {
-    o.kv_cache_bytes = bytes_of_pages(model_.config, o.page_size, least_pages(model_.config, o) + more);
+    o.kv_cache_bytes = bytes_of_pages(model_.config, o.page_size, min_pages(model_.config, o) + more);
     return engine(o);
   }
   std::unique_ptr<Device> device_ = cpu::open_device({.threads = 2}).value();
@@ -139,7 +139,7 @@ TEST(EngineGroups, AWindowThatIsNeverFullChangesNothing) {
   const DecoderConfig wide = with_windows({kPositions, 0});
   for (const int64_t chunk : {5, 64}) {
     EngineOptions o = of_chunks(chunk);
-    o.kv_cache_bytes = bytes_of_pages(wide, o.page_size, least_pages(wide, o));
+    o.kv_cache_bytes = bytes_of_pages(wide, o.page_size, min_pages(wide, o));
     EXPECT_EQ(run(*engine_of(*device, wide, model.weights, o), long_requests()), wanted);
   }
 }

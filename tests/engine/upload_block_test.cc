@@ -15,14 +15,14 @@ namespace {
 // Allocates blocks of at most `most` bytes.
 class SmallBlocks final : public WrappedDevice {
  public:
-  SmallBlocks(Device& inner, size_t most) : WrappedDevice(inner), most_(most) {}
+  SmallBlocks(Device& inner, size_t most) : WrappedDevice(inner), max_(most) {}
   Result<void*> allocate(size_t bytes) override {
-    if (bytes > most_) return Status{Code::kOutOfMemory, "found too little"};
+    if (bytes > max_) return Status{Code::kOutOfMemory, "found too little"};
     return inner_.allocate(bytes);
   }
 
  private:
-  size_t most_;
+  size_t max_;
 };
 
 TEST(UploadBlock, SendsWhatTheHostWrote) {

@@ -167,9 +167,9 @@ class GpuChain : public OnGpu {};
 using Chained =
     ::testing::Types<AdjustLogits, AllReduceNorm, Attention, Combine, CombineNorm, CountExperts, Embedding,
                      ExpertMlp, GroupedMlp, KvWrite, LatentAttention, Linear, LinearArgmax, RouterGemm,
-                     RouterRoute, LoraDelta, ExpertLora, MaskLogits, NormRouterRoute, RmsNorm, Rope, RopeKvWrite,
-                     QkNormRopeKvWrite, QkvRopeKvWrite, LatentNormRopeKvWrite, RouteTopk, GroupRows,
-                     RouteGroup, Sample, TakeTokens, TopLogprobs>;
+                     RouterRoute, LoraDelta, ExpertLora, MaskLogits, NormRouterRoute, RmsNorm, Rope,
+                     RopeKvWrite, QkNormRopeKvWrite, QkvRopeKvWrite, LatentNormRopeKvWrite, RouteTopk,
+                     GroupRows, RouteGroup, Sample, TakeTokens, TopLogprobs>;
 TYPED_TEST_SUITE(GpuChain, Chained, OpNames);
 
 template <class Op, class F>

@@ -79,10 +79,10 @@ class GpuConformance : public OnGpu {
 
 using Tested =
     ::testing::Types<AdjustLogits, AllReduceNorm, Attention, Combine, CombineNorm, CountExperts, Embedding,
-                     ExpertGemm, ExpertLora, ExpertMlp, GroupedMlp, KvWrite, LatentAttention, Linear, LinearArgmax,
-                     LoraDelta, MaskLogits, NormRouterRoute, PackExperts, RmsNorm, Rope, RopeKvWrite,
-                     QkNormRopeKvWrite, QkvRopeKvWrite, LatentNormRopeKvWrite, RouterGemm, RouteTopk,
-                     RouterRoute, GroupRows, RouteGroup, Sample, TakeTokens, TopLogprobs>;
+                     ExpertGemm, ExpertLora, ExpertMlp, GroupedMlp, KvWrite, LatentAttention, Linear,
+                     LinearArgmax, LoraDelta, MaskLogits, NormRouterRoute, PackExperts, RmsNorm, Rope,
+                     RopeKvWrite, QkNormRopeKvWrite, QkvRopeKvWrite, LatentNormRopeKvWrite, RouterGemm,
+                     RouteTopk, RouterRoute, GroupRows, RouteGroup, Sample, TakeTokens, TopLogprobs>;
 TYPED_TEST_SUITE(GpuConformance, Tested, OpNames);
 
 template <class Op>

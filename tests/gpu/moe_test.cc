@@ -1,8 +1,8 @@
 // The test suite of MoE layers on the GPU, and tests that need a GPU.
 #include "gpu/gpu.h"
-#include "nn/moe_adapters.h"
 #include "harness/moe_features.h"
 #include "harness/moe_suite.h"
+#include "nn/moe_adapters.h"
 
 namespace sluice::test {
 

@@ -51,7 +51,7 @@ struct FamilyParity {
 };
 
 inline void expect_within(const FamilyParity& m, const std::string& model_name, double noise_scale,
-                          double rms_allowed, double most_allowed) {
+                          double rms_allowed, double max_allowed) {
   const Recorded r = recorded_model(model_name);
   ASSERT_TRUE(m.engine);
   const auto got = m.engine->logits(r.ids, r.positions);
@@ -64,7 +64,7 @@ inline void expect_within(const FamilyParity& m, const std::string& model_name, 
     worst = {std::max(worst.rms, d.rms), std::max(worst.most, d.most)};
   }
   EXPECT_LE(worst.rms, rms_allowed) << model_name;
-  EXPECT_LE(worst.most, most_allowed) << model_name;
+  EXPECT_LE(worst.most, max_allowed) << model_name;
   testing::Test::RecordProperty("rms", std::to_string(worst.rms));
   testing::Test::RecordProperty("most", std::to_string(worst.most));
 }

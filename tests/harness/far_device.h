@@ -1,6 +1,6 @@
 // A simulated GPU: the CPU's kernels behind memory that the host cannot access, with weights in fragment
-// layout. It executes nothing before a wait. Code that works on it neither accesses device memory from the
-// host nor lacks a wait.
+// layout. It executes nothing before a wait. So code that works on it does not access device memory from
+// the host, and has every wait that it needs.
 #pragma once
 #include <gtest/gtest.h>
 #include <sys/mman.h>

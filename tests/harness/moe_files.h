@@ -225,9 +225,10 @@ struct Written {
 
 // A layer for each naming, small enough for a reference.
 inline MoeConfig small_config(MoeNaming naming) {
-  const char* const kModels[] = {"gpt-oss-20b",   "gpt-oss-20b",   "gpt-oss-20b",     "deepseek-v4-flash",
-                                 "deepseek-v3",   "qwen3-30b-a3b", "nemotron-3-nano", "minimax-m2",
-                                 "llama-4-scout", "minimax-m3",    "mistral-large-3", "deepseek-v4-flash"};
+  const char* const kModels[] = {"gpt-oss-20b",      "gpt-oss-20b",   "gpt-oss-20b",     "deepseek-v4-flash",
+                                 "deepseek-v3",      "qwen3-30b-a3b", "nemotron-3-nano", "minimax-m2",
+                                 "llama-4-scout",    "minimax-m3",    "mistral-large-3", "glm-5.3-flash",
+                                 "deepseek-v4-flash"};
   MoeConfig c = known_moe(kModels[static_cast<size_t>(naming)]).value();
   if (naming == MoeNaming::kGptOssBf16) c.expert_w = DType::kBF16;
   c.hidden = 96, c.intermediate = 160, c.experts = 8;
@@ -239,6 +240,7 @@ inline MoeConfig small_config(MoeNaming naming) {
 constexpr MoeNaming kNamings[] = {MoeNaming::kGptOss,     MoeNaming::kGptOssOriginal, MoeNaming::kGptOssBf16,
                                   MoeNaming::kDeepSeekV4, MoeNaming::kDeepSeekV3,     MoeNaming::kQwen3Moe,
                                   MoeNaming::kNemotron3,  MoeNaming::kMiniMaxM2,      MoeNaming::kLlama4,
-                                  MoeNaming::kMiniMaxM3,  MoeNaming::kMistralLarge3,  MoeNaming::kPlain};
+                                  MoeNaming::kMiniMaxM3,  MoeNaming::kMistralLarge3,  MoeNaming::kGlm5Next,
+                                  MoeNaming::kPlain};
 
 }  // namespace sluice::test

@@ -222,7 +222,7 @@ class OracleRun {
 
 // Compares rows of y; errors are relative to the allowed error.
 inline void expect_rows_within(const RecordedMoe& r, const std::vector<float>& y, double noise_scale,
-                               double rms_allowed, double most_allowed) {
+                               double rms_allowed, double max_allowed) {
   const auto hidden = static_cast<size_t>(r.config.hidden);
   for (size_t t = 0; t < y.size() / hidden; ++t) {
     double squares = 0, most = 0;
@@ -233,7 +233,7 @@ inline void expect_rows_within(const RecordedMoe& r, const std::vector<float>& y
     }
     EXPECT_LE(std::sqrt(squares / static_cast<double>(hidden)), rms_allowed * noise_scale * r.noise[t])
         << "token " << t;
-    EXPECT_LE(most, most_allowed * noise_scale * r.noise_most[t]) << "token " << t;
+    EXPECT_LE(most, max_allowed * noise_scale * r.noise_most[t]) << "token " << t;
   }
 }
 
@@ -254,7 +254,7 @@ class MoeOracleOn : public Fixture {
  protected:
   // Checks every recorded layer after `change`; if `change` returns false, the layer is skipped.
   template <class Change>
-  void expect_recorded(double noise_scale, double rms_allowed, double most_allowed, Change change) {
+  void expect_recorded(double noise_scale, double rms_allowed, double max_allowed, Change change) {
     for (const RecordedMoe& recorded : RecordedMoe::all()) {
       MoeConfig config = recorded.config;
       if (!change(&config)) continue;
@@ -265,7 +265,7 @@ class MoeOracleOn : public Fixture {
           SCOPED_TRACE(std::to_string(tokens) + " tokens");
           const OracleRun::Answer a = run.answer(tokens);
           expect_choice(recorded, a, tokens);
-          expect_rows_within(recorded, a.y, noise_scale, rms_allowed, most_allowed);
+          expect_rows_within(recorded, a.y, noise_scale, rms_allowed, max_allowed);
         }
       }
     }

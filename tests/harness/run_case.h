@@ -66,7 +66,7 @@ void run_plan(const AnyPlan& plan, std::string_view kernel, Device& device,
     const Status status = attempt == 0 ? plan.run(on_device.args(), workspace, stream)
                                        : device.replay(*recording.value(), stream);
     ASSERT_TRUE(status.ok()) << where << ": " << status.message;
-    // The launched kernel must be the one that the catalog names.
+    // The launched kernel must be the kernel that the catalog names.
     if (attempt == 0 && launch_watch && !kernel.empty()) {
       for (const std::string_view name : launch_watch->end(stream)) {
         EXPECT_EQ(name, kernel) << where << ": launched another kernel";

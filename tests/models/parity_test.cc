@@ -38,7 +38,7 @@ struct Loaded {
 
 // Checks every row of every prompt and prints the largest errors as shares of the bounds, so that a failure
 // shows by how much.
-void expect_within(Loaded& m, double noise_scale, double rms_allowed, double most_allowed) {
+void expect_within(Loaded& m, double noise_scale, double rms_allowed, double max_allowed) {
   const auto file = Checkpoint::open(recorded_file());
   ASSERT_TRUE(file.ok()) << file.status().message;
   for (const char* prompt : kPrompts) {
@@ -52,7 +52,7 @@ void expect_within(Loaded& m, double noise_scale, double rms_allowed, double mos
       worst = {std::max(worst.rms, d.rms), std::max(worst.most, d.most)};
     }
     EXPECT_LE(worst.rms, rms_allowed) << prompt;
-    EXPECT_LE(worst.most, most_allowed) << prompt;
+    EXPECT_LE(worst.most, max_allowed) << prompt;
     testing::Test::RecordProperty(std::string(prompt) + "_rms", std::to_string(worst.rms));
     testing::Test::RecordProperty(std::string(prompt) + "_most", std::to_string(worst.most));
   }

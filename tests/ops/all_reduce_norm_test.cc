@@ -23,7 +23,7 @@ struct CpuRanks {
   std::unique_ptr<Group> group;
 };
 
-// Two ranks of two columns: the sum is in rank order, and the norm is that of the rounded stream.
+// Two ranks of two columns: the sum is in rank order, and the norm is computed from the rounded stream.
 TEST(AllReduceNormByHand, AddsRanksThenTheStream) {
   const AllReduceNorm::Problem p{.tokens = 1, .hidden = 8, .ranks = 2, .eps = 0x1p-100};
   CpuRanks ranks(2);

@@ -137,8 +137,8 @@ class Layers:
 
 class DeepseekV3(Layers):
     def forward(self, ids, store=exact) -> dict:
-        """Returns logits and intermediate values. `hidden` is what a draft layer reads, the stream after the last norm. Experts and margins are
-        those of layers with experts."""
+        """Returns logits and intermediate values. `hidden` is what a draft layer reads, the stream after the last norm. Experts and margins
+        have entries for layers with experts only."""
         x, chosen, gaps = self.w["model.embed_tokens.weight"][ids], [], []
         for layer in range(self.c["num_hidden_layers"]):
             x, experts, gap = self.layer(x, f"model.layers.{layer}.", store)

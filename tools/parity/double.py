@@ -32,12 +32,12 @@ def norm_forward(self, x):
 
 
 def make_double(model):
-    """Changes the model to float64, in place. Its frequencies must agree with those of transformers to float32's precision."""
+    """Changes the model to float64, in place. Its frequencies must agree with transformers' to float32's precision."""
     model.double()
     exact, scale = frequencies(model.config)
     rotary = model.model.rotary_emb
     if (rotary.inv_freq / exact - 1).abs().max() > 1e-5 or abs(rotary.attention_scaling - scale) > 1e-9:
-        raise ValueError("YaRN frequencies differ from those of transformers")
+        raise ValueError("YaRN frequencies differ from transformers'")
 
     def rotary_forward(x, position_ids):
         angle = position_ids[..., None].double() * exact.to(x.device)

@@ -26,7 +26,7 @@ def asked(arguments: argparse.Namespace, device: str, *words: str) -> dict:
 
 
 def lead(token: dict, over: int) -> float:
-    """Returns by how much a token's logit exceeds that of another token."""
+    """Returns by how much a token's logit exceeds another token's logit."""
     others = [other["logprob"] for other in token["top_logprobs"] if other["id"] == over]
     return token["logprob"] - others[0] if others else float("inf")
 

@@ -19,7 +19,7 @@ from head import load_head
 from target import STOPS, Target
 
 CHAINS = (3, 5)
-MOST_TOKENS = 320
+MAX_TOKENS = 320
 
 
 @torch.no_grad()
@@ -118,7 +118,7 @@ def evaluate(target, head, model: pathlib.Path, count: int, seed: int) -> dict:
     prompts = [ids_of(prompt_parts(System(), [(q["question"], None)]), tokenizer) for q in lines]
     generator, out = torch.Generator(target.device).manual_seed(seed), {}
     for temperature in (0, 1):
-        answers = target.answers(prompts, [temperature == 1] * len(prompts), MOST_TOKENS, generator)
+        answers = target.answers(prompts, [temperature == 1] * len(prompts), MAX_TOKENS, generator)
         right = sum(final_text(tokenizer.decode(a, skip_special_tokens=False)) == q["answer"] for a, q in zip(answers, lines))
         anywhere = accepted_anywhere(head, Sequences(target, head.c.taps, prompts, answers), max(CHAINS))
         chains = [report([a for x, y in zip(anywhere, answers) for a in rounds(x, len(y), k)], k) for k in CHAINS]
@@ -136,7 +136,7 @@ def main() -> None:
     p.add_argument("head", type=pathlib.Path)
     p.add_argument("--questions", type=int, default=1001)
     p.add_argument("--check", type=int, default=0)
-    p.add_argument("--most", type=int, default=MOST_TOKENS, help="maximum tokens of a checked answer")
+    p.add_argument("--most", type=int, default=MAX_TOKENS, help="maximum tokens of a checked answer")
     p.add_argument("--seed", type=int, default=1)
     args = p.parse_args()
     device = "cuda" if torch.cuda.is_available() else "cpu"

@@ -103,7 +103,7 @@ class Sequences:
 
     def epoch(self, rng: random.Random, tokens: int) -> list:
         """Splits the sequences into batches of answers of similar length, each of at most `tokens` answer tokens with padding. A short answer counts as
-        32 tokens, because its prompt costs as much as that of a long one."""
+        32 tokens, because its prompt costs as much as the prompt of a long one."""
         order = sorted(self.usable(), key=lambda i: self.answers[i] * rng.uniform(0.6, 1.6))
         out = groups(order, [max(n, 32) for n in self.answers], tokens)
         rng.shuffle(out)

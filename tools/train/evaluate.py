@@ -16,7 +16,7 @@ from problem import JOIN
 from tasks import evaluation
 
 BATCH = 500
-MOST_TOKENS = 400
+MAX_TOKENS = 400
 
 
 def questions(path: pathlib.Path, count: int) -> None:
@@ -37,7 +37,7 @@ def replies(model, tokenizer, prompts: list) -> list:
         ids = torch.tensor([[pad] * (width - len(p)) + p for p in part], device=model.device)
         mask = torch.tensor([[0] * (width - len(p)) + [1] * len(p) for p in part], device=model.device)
         with torch.no_grad():
-            made = model.generate(ids, attention_mask=mask, max_new_tokens=MOST_TOKENS, do_sample=False)
+            made = model.generate(ids, attention_mask=mask, max_new_tokens=MAX_TOKENS, do_sample=False)
         for row in made[:, width:].tolist():
             length = next((i for i, token in enumerate(row) if token == pad), len(row))
             out.append(tokenizer.decode(row[:length], skip_special_tokens=False))

@@ -157,7 +157,7 @@ class Layer(nn.Module):
 
 
 class Model(nn.Module):
-    """Names of parameters are those of the checkpoint without the leading "model."."""
+    """Parameters have the checkpoint's names without the leading "model."."""
 
     def __init__(self, c: Config):
         super().__init__()

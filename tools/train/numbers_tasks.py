@@ -35,8 +35,8 @@ SUBTRACT = [
 PLACES = ["ones", "tens", "hundreds", "thousands", "ten thousands"]
 
 
-def number(rng: random.Random, most_digits: int = 4) -> int:
-    return rng.randrange(10 ** rng.randint(1, most_digits))
+def number(rng: random.Random, max_digits: int = 4) -> int:
+    return rng.randrange(10 ** rng.randint(1, max_digits))
 
 
 def digits(value: int, width: int) -> list:

@@ -17,7 +17,7 @@ import time
 
 import torch
 
-from acceptance import MOST_TOKENS, check, evaluate
+from acceptance import MAX_TOKENS, check, evaluate
 from answers import Sequences, load_tokenizer, prompt_lists, served_ids
 from harmony import System, prompt_parts
 from head import Head, HeadConfig, load_head, save_head
@@ -156,7 +156,7 @@ def main() -> None:
     generator = torch.Generator(device).manual_seed(args.seed)
     prompts, answers, tokens = [], [], 0
     for part in lists:
-        made = target.answers(part, [i % 2 == 1 for i in range(len(part))], MOST_TOKENS, generator)
+        made = target.answers(part, [i % 2 == 1 for i in range(len(part))], MAX_TOKENS, generator)
         prompts, answers, tokens = prompts + part, answers + made, tokens + sum(map(len, made))
         say(f"{len(answers)} answers of {tokens} tokens, prompts of {sum(map(len, prompts))}")
         if tokens >= args.tokens:
@@ -193,7 +193,7 @@ def main() -> None:
         tokenizer = load_tokenizer(args.model)
         lines = (args.model / "eval.jsonl").read_text().splitlines()
         questions = [json.loads(line)["question"] for line in itertools.islice(lines[4:], args.check)]
-        check(args.model, args.out, [served_ids(prompt_parts(System(), [(q, None)]), tokenizer) for q in questions], MOST_TOKENS)
+        check(args.model, args.out, [served_ids(prompt_parts(System(), [(q, None)]), tokenizer) for q in questions], MAX_TOKENS)
     say("done")
 
 

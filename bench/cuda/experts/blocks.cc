@@ -94,7 +94,7 @@ class Block {
   static bool of_adapters(std::string_view weight) {
     return weight.starts_with("experts.") && weight.find("lora") != std::string_view::npos;
   }
-  // Adapters of the experts. Their scale is zero, so y is that of the layer alone, which check()
+  // Adapters of the experts. Their scale is zero, so y equals the layer's y without adapters, which check()
   // knows, while the kernels do all of their work. The tests compare the update with its reference.
   Status make_adapters() {
     const auto rows_of = [](const SlotSpec& spec) {
@@ -178,7 +178,7 @@ Status Bench::block(Experts& experts, Gate& gate, int64_t tokens) {
   return hold_paced(contest, {});
 }
 
-// A layer with adapters on its experts, of several ranks, beside the layer alone.
+// A layer with adapters of several ranks on its experts, and the layer alone.
 Status Bench::adapted(Experts& experts, Gate& gate, int64_t tokens) {
   constexpr int64_t kRanks[] = {8, 16, 64}, kAdapters = 8;
   const ExpertShape& s = experts.shape();

@@ -121,7 +121,7 @@ Status Experts::fill(int64_t set) {
       const Tensor &rows = up ? up_rows_ : down_rows_, &scales = up ? up_scales_ : down_scales_;
       const int64_t width = up ? shape_.hidden : shape_.intermediate;
       const uint64_t of = seed + (up ? 1 : 3);
-      // The weights' standard deviation is 1 / sqrt(width); that of the codes is 64 (e4m3) or 2.9 (uniform e2m1).
+      // The weights' standard deviation is 1 / sqrt(width); the codes' is 64 (e4m3) or 2.9 (uniform e2m1).
       const double size = 1 / std::sqrt(static_cast<double>(width)) / (f.w == DType::kE4M3 ? 64 : 2.9);
       if (f.w == DType::kE4M3) {
         Tensor codes = rows;

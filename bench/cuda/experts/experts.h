@@ -73,7 +73,7 @@ struct Draw {
 Status make_draws(Memory& memory, const ExpertShape& shape, Spread spread, int64_t tokens, int64_t count,
                   std::vector<Draw>* out);
 
-// The adapter of a token: up to 256 tokens are a decode step, in which neighbours have different adapters; more tokens are a prefill, in
+// The adapter of a token: up to 256 tokens are a decode step, in which neighbors have different adapters; more tokens are a prefill, in
 // which the tokens of an adapter are adjacent.
 inline int32_t adapter_of_token(int64_t token, int64_t tokens, int64_t adapters) {
   constexpr int64_t kDecodeTokens = 256;

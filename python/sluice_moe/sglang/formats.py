@@ -19,7 +19,7 @@ STACKS = {"experts.up": "w13", "experts.down": "w2"}
 
 @dataclasses.dataclass(frozen=True)
 class Scales:
-    """The scales beside a weight [experts, rows, width]."""
+    """The scales of a weight [experts, rows, width]."""
 
     suffix: str  # of SGLang's parameter
     loader: str  # how SGLang's loader slices them: a value of FusedMoeWeightScaleSupported

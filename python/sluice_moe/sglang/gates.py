@@ -1,4 +1,4 @@
-"""Gates on router_gemm. They are found once a model's weights are in place: a gate is a module of a known class beside experts.
+"""Gates on router_gemm. They are found once a model's weights are in place: a gate is a module of a known class next to experts.
 
 A gate that Sluice runs is changed to a subclass of its class, whose forward() calls the operation. Its parameters do not change, so code that reads
 them still works. For a gate that SGLang runs, the log gives the reason.
@@ -134,7 +134,7 @@ def _unquantized(parent: torch.nn.Module) -> bool:
 
 
 def gates_of(model: torch.nn.Module) -> Iterator[tuple[torch.nn.Module, torch.nn.Module]]:
-    """Yields (parent, gate): modules named gate or router beside experts. A router that wraps one linear layer yields that layer."""
+    """Yields (parent, gate): modules named gate or router next to experts. A router that wraps one linear layer yields that layer."""
     for parent in model.modules():
         children = dict(parent.named_children())
         if not any(isinstance(child, FusedMoE) for child in children.values()):

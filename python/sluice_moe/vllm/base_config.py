@@ -53,7 +53,7 @@ def why_not_fp8(config: dict[str, Any], expert_dtype: str | None) -> list[str]:
 
 
 def is_deepseek_v4(method: str, hf_config: Any) -> bool:
-    """Whether a checkpoint with quant_method fp8 is DeepSeek V4, or its draft, whose model_type is that of DeepSeek V3's drafts."""
+    """Whether a checkpoint with quant_method fp8 is DeepSeek V4, or its draft, which has the model_type of DeepSeek V3's drafts."""
     names = getattr(hf_config, "architectures", None) or ()
     return (method == "deepseek_v4_fp8" or getattr(hf_config, "model_type", None) in ("deepseek_v4", "deepseek_v4_mtp")
             or any(name.lower().startswith("deepseekv4") for name in names))

@@ -11,7 +11,7 @@ from .method import SluiceMethod
 
 
 class SluiceFp8Method(SluiceMethod):
-    """quant_method fp8. The attributes are those that vLLM's function reads; vLLM's constructor would select a backend."""
+    """quant_method fp8. It has the attributes that vLLM's function reads; vLLM's constructor would select a backend."""
 
     create_weights = Fp8MoEMethod.create_weights
 
@@ -28,7 +28,7 @@ class SluiceFp8Method(SluiceMethod):
 
 
 class SluiceCtFp8Method(SluiceMethod):
-    """compressed-tensors. vLLM's loader recognises its own methods by the word "compressed" in the name of the class."""
+    """compressed-tensors. vLLM's loader recognizes its own methods by the word "compressed" in the name of the class."""
 
     def __init__(self, layer: torch.nn.Module, prefix: str) -> None:
         super().__init__(layer, prefix)

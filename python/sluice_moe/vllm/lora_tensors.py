@@ -1,4 +1,4 @@
-"""Adapters on routed experts: from the tensors that vLLM gives its LoRA layers to those that MoeLayer.replace_adapter() takes."""
+"""Adapters on routed experts: converts the tensors that vLLM gives its LoRA layers to the tensors that MoeLayer.replace_adapter() takes."""
 from __future__ import annotations
 
 from typing import NamedTuple, Sequence

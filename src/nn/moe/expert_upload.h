@@ -19,7 +19,7 @@ namespace sluice {
 class ExpertUpload {
  public:
   struct Options {
-    int threads = 0;  // reading threads, including the caller's; 0: one per processor
+    int threads = 0;                         // reading threads, including the caller's; 0: one per processor
     int64_t piece_bytes = int64_t{1} << 20;  // size of the pieces that threads read; at least 64 rows
     int64_t ring_bytes = int64_t{32} << 20;  // raised if two pieces do not fit
   };

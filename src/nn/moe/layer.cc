@@ -11,13 +11,13 @@ namespace sluice {
 namespace {
 
 // More than the tensors of any call, and more than the weights of any layer.
-constexpr size_t kTensorsMost = 40;
+constexpr size_t kTensorsMax = 40;
 
 }  // namespace
 
 // The tensors of a call, in the order of its graph's values.
 struct Moe::Bound {
-  std::array<Tensor, kTensorsMost> call = {}, held = {};
+  std::array<Tensor, kTensorsMax> call = {}, held = {};
   Given given;
 };
 

@@ -49,7 +49,7 @@ Status for_each_piece(size_t bytes, F f) {
   return {};
 }
 
-// Compares two configs as text. A field that `said` does not have is its default, because a file may be older than the field. kCorrupt names
+// Compares two configs as text. A field that `said` lacks has its default value, because a file may be older than the field. kCorrupt names
 // the first field that differs.
 Status same_config(std::string_view wanted, const std::string& said) {
   MoeConfig config;

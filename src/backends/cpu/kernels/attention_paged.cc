@@ -107,7 +107,8 @@ float weigh(float* scores, int64_t first, int64_t end, float scale, Online* stat
   auto lane_max = hn::Set(d, kNothing);
   for (int64_t i = begin; i < stop; i += lanes) lane_max = hn::Max(lane_max, hn::LoadU(d, scores + i));
   const float here = hn::GetLane(hn::MaxOfLanes(d, lane_max));
-  const float largest = here > state->largest ? here : state->largest;  // if a score is NaN, its weight is NaN
+  // if a score is NaN, its weight is NaN
+  const float largest = here > state->largest ? here : state->largest;
   const auto base = hn::Set(d, largest == kNothing ? 0.f : largest);
   auto sum = hn::Zero(d);
   for (int64_t i = begin; i < stop; i += lanes) {

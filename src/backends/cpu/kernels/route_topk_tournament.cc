@@ -172,7 +172,8 @@ void keep_groups(const RouteTopk::Problem& p, Row& row) {
   for (int64_t g = 0; g < p.groups; ++g) row.group_key[g] = group_rank(row.key + g * size, size, sum_of_two);
   std::fill(row.group_key + p.groups, row.group_key + whole_vectors(p.groups), kRemoved);
   take_best(row.group_key, p.groups, p.topk_groups, row.block_best, row.group);
-  for (int64_t g = 0; g < p.groups; ++g)  // take_best set the chosen groups to kRemoved, which is no group's rank
+  // take_best set the chosen groups to kRemoved, which is no group's rank
+  for (int64_t g = 0; g < p.groups; ++g)
     if (row.group_key[g] != kRemoved) std::fill_n(row.key + g * size, size, kRemoved);
 }
 

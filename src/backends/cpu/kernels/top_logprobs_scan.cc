@@ -149,9 +149,10 @@ Status enqueue(const TopLogprobs::Problem& p, const TopLogprobs::Args& a, Worksp
       for (int64_t i = begin; i < end; ++i) {
         const Question request = question(p, a, i / per_row);
         const int64_t first = i % per_row * kLogitChunk, n = std::min(kLogitChunk, p.vocab - first);
-        if (request.x)
+        if (request.x) {
           SLUICE_SIMD(q, logprob_chunk)
           (request.x + first, n, request.sampled - first, request.logit, chunks + i);
+        }
       }
     });
     run_in_slots(*q.pool, rooms, p.rows, 1, [&](int64_t begin, int64_t end, int thread) {

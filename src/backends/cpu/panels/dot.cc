@@ -37,8 +37,9 @@ size_t dot_scratch_bytes(const PanelJob& job) { return job.rows == 0 ? 0 : lay_o
 #if defined(__x86_64__)
 namespace {
 
-constexpr int kRows = 4;         // rows of x that share a decoded weight
-constexpr int kPrefetch = 2048;  // bytes ahead; 512 to 8192 were measured, and this is enough for most of the memory bandwidth
+constexpr int kRows = 4;  // rows of x that share a decoded weight
+// bytes ahead; 512 to 8192 were measured, and this is enough for most of the memory bandwidth
+constexpr int kPrefetch = 2048;
 
 SLUICE_AVX512BF16 inline __m512 dot_pair(__m512 sum, __m512i w, const BF16* x) {
   int32_t pair;

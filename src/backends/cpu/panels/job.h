@@ -22,8 +22,9 @@ namespace sluice::cpu {
 // Sums of some rows of one expert with one panel or two adjacent panels, before bias and activation.
 struct PanelSums {
   int64_t expert, row, rows;  // rows [row, row + rows) of y
-  int64_t panel, panels;      // the first panel; 1 or 2 panels, and both panels of a gated pair are in the same PanelSums
-  const float* sums[2];       // per panel: [rows][16 lanes], aligned to 64 bytes
+  // the first panel; 1 or 2 panels, and both panels of a gated pair are in the same PanelSums
+  int64_t panel, panels;
+  const float* sums[2];  // per panel: [rows][16 lanes], aligned to 64 bytes
 };
 
 // Receives each sum once, from any thread of the pool.

@@ -3,7 +3,7 @@
 //
 // Wins    decode steps, where reading keys and values is the bottleneck and every warp has its own pages in flight. Also prompts
 //         with a short window (1024 rows, window 128: 38 us against 42 us of attention_pages_sm90) and steps with few prompt rows
-//         (96 rows beside 32 decodes at context 1024: 24 us against 41 us; attention_candidates.csv).
+//         (96 rows and 32 decodes at context 1024: 24 us against 41 us; attention_candidates.csv).
 // Loses   to attention_pages_sm90 for prompts (1024 rows at context 1024: 103 us against 50 us): keys are read again for every 32 queries,
 //         and mma.sync is half as fast as wgmma.
 // Limits  bf16, caches of bf16 or e4m3, head_dim 64 or 128, pages of a multiple of 16. The result of a row depends on the number of warps
@@ -35,7 +35,8 @@ double cost_us(const Attention::Problem& p, const DeviceInfo& d, const Attention
   const double group = static_cast<double>(p.heads / p.kv_heads), queries = how.queries();
   const double rows = static_cast<double>(attention_rows(p)), tokens = static_cast<double>(p.tokens);
   const double units =
-      std::ceil(tokens / rows) * static_cast<double>(p.kv_heads);  // number of (sequence, kv head) pairs, which have different keys
+      // number of (sequence, kv head) pairs, which have different keys
+      std::ceil(tokens / rows) * static_cast<double>(p.kv_heads);
   const double tiles = std::ceil(rows * group / queries) * units;
   const double keys = std::min(static_cast<double>(attention_context(p)), kLongContext) +
                       (p.window > 0 ? std::min(rows, queries / group) - 1 : 0);

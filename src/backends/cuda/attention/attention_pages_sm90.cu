@@ -2,9 +2,9 @@
 // sequences with more than 64 queries per kv head. The decode kernel (decode.cuh) computes the others, concurrently
 // where SMs have room. The division is made on the GPU, because the host does not know the lengths of the sequences.
 //
-// Wins    prompts (1024 rows at context 1024: 50 us against 103 us of attention_decode_sm90) and steps with many prompt rows beside
-//         decodes (288 rows beside 32 decodes: 45.5 us against 59.5 us; attention_candidates.csv).
-// Loses   to attention_decode_sm90 with few prompt rows (96 rows beside 32 decodes: 41 us against 24 us) and with a short window (1024
+// Wins    prompts (1024 rows at context 1024: 50 us against 103 us of attention_decode_sm90) and steps with many prompt rows and
+//         decodes (288 rows and 32 decodes: 45.5 us against 59.5 us; attention_candidates.csv).
+// Loses   to attention_decode_sm90 with few prompt rows (96 rows and 32 decodes: 41 us against 24 us) and with a short window (1024
 //         rows, window 128: 42 us against 38 us), because of the second launch.
 // Limits  as attention_decode_sm90. The result of a row depends on the number of rows that its sequence has in the step.
 // Source  original; the scheme is Shah et al., "FlashAttention-3" (2024). The contract is ops/attention.h.
@@ -26,8 +26,8 @@ Refusal supports(const Attention::Problem& p, const DeviceInfo& d) {
   return r;
 }
 
-// Costs of prompts are not fitted: prompts are compute-bound. In steps with few prompt rows an SM has a tile or two, and the time is
-// that of looping over their keys; this is fitted to 96 to 1056 rows beside decodes (bench/measured/h100/attention_candidates.csv).
+// Costs of prompts are not fitted: prompts are compute-bound. In steps with few prompt rows an SM has one or two tiles, and the
+// loop over their keys takes all the time; this is fitted to 96 to 1056 prompt rows with decodes (bench/measured/h100/attention_candidates.csv).
 double cost_us(const Attention::Problem& p, const DeviceInfo& d, int tile) {
   constexpr double kFixedUs = 30, kIterationUs = 0.88, kQueryUs = 0.0037, kIterationKeys = 128,
                    kLongContext = 4096;

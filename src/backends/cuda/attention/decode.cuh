@@ -52,8 +52,9 @@ struct DecodeShape {
 struct DecodeCall {
   Step step;
   Tiling tiling;
-  int tiles, cluster, heads;  // maximum number of tiles of queries; cluster and heads are as in AttentionDecode
-  int cluster_log;            // log2 of cluster
+  // maximum number of tiles of queries; cluster and heads are as in AttentionDecode
+  int tiles, cluster, heads;
+  int cluster_log;  // log2 of cluster
   int beside;  // the previous launch is prefill.cuh for the same step, so this kernel does not wait for it
 };
 

@@ -339,7 +339,8 @@ class PrefillConsumer {
       }
     }
     sum[0] = part[0][0] + part[0][1], sum[1] = part[1][0] + part[1][1];
-    constexpr uint32_t kTwo = 0x40004000;  // some bit of these is set in weights of 2 and above, infinities and NaN
+    // some bit of these is set in weights of 2 and above, infinities and NaN
+    constexpr uint32_t kTwo = 0x40004000;
     return kSumsByProduct ? (all & kTwo) != 0 : !(sum[0] < kBeyond && sum[1] < kBeyond);
   }
   // Moves the weights of the second set to the first, where pending weights must be.
@@ -475,10 +476,12 @@ class PrefillConsumer {
   uint32_t barriers_;  // shared memory address of `shared_`
   int group_;
   bool fresh_;  // some row has no base yet
-  bool waits_;  // values of the previous stage are pending, that is, not added yet; their weights are weight_[0]
+  // values of the previous stage are pending, that is, not added yet; their weights are weight_[0]
+  bool waits_;
   uint32_t weight_[2][Shape::kKeys / 16][4];  // weight_[1]: weights of the current tile
   float score_[kScores];
-  float value_[kValues], sum_[2];  // sums of weights; in value_[kSum + 2 * row] instead if the second product computes them
+  // sums of weights; in value_[kSum + 2 * row] instead if the second product computes them
+  float value_[kValues], sum_[2];
   // For each row, the base of the weights
   // (see kAbove). kNothing: none yet.
   float base_[2];

@@ -36,7 +36,8 @@ struct PrefillMemory<Shape, E4M3> : PrefillShared<Shape> {
 template <class Shape>
 __device__ __forceinline__ void widen_tile(uint32_t to, uint32_t from) {
   constexpr int kRows = Shape::kKeyBytes / 2 / tile::kSwizzledRowBytes;
-  constexpr bool kWide = Shape::kHalves == 2;  // a 128-byte row is a head of one position; otherwise of two positions
+  // a 128-byte row is a head of one position; otherwise of two positions
+  constexpr bool kWide = Shape::kHalves == 2;
   const int me = static_cast<int>(threadIdx.x) - 32, chunk = me % 8;
   const int half = kWide ? chunk / 4 : 0;
 #pragma unroll 2

@@ -82,7 +82,8 @@ namespace slices {
 
 using fewtokens::kTeams;
 
-constexpr int kRows = 16, kRowsEach = kRows / 2;  // features per slice; features per slice that one CTA of the pair writes
+// features per slice; features per slice that one CTA of the pair writes
+constexpr int kRows = 16, kRowsEach = kRows / 2;
 // Consumer warps, and the threads of y's epilogue.
 constexpr int kWarps = kTeams * 4, kEpilogueThreads = kWarps * 32;
 constexpr int kRowBlocks = 32;                  // k blocks of h in a stage

@@ -79,7 +79,8 @@ struct ExpertTile {
 
 // The tiles of all experts that this launch computes, ordered by expert. Within an expert, tiles with the same weights are adjacent.
 struct PlainSchedule {
-  const int32_t* before = nullptr;  // shared memory, [experts + 1]: the number of tiles before each expert, and in total
+  // shared memory, [experts + 1]: the number of tiles before each expert, and in total
+  const int32_t* before = nullptr;
   int m_tiles = 0, blocks_each = 0, rows_most = 0;
   int unit = 8;  // rows of tiles are multiples of this, except in an expert's last tile; divides rows_most
 
@@ -97,7 +98,8 @@ struct PlainSchedule {
     }
     const int rows = __ldg(p.row_count + low), within = index - before[low];
     const int tiles = ceil_div(rows, rows_most), units = ceil_div(rows, unit), tile = within % tiles;
-    const int each = units / tiles, more = units % tiles;  // the first `more` tiles have one unit more than the others
+    // the first `more` tiles have one unit more than the others
+    const int each = units / tiles, more = units % tiles;
     const int first = (tile * each + min(tile, more)) * unit;
     return {uniform(low), uniform(within / tiles * blocks_each), uniform(__ldg(p.row_begin + low) + first),
             uniform(min((each + (tile < more)) * unit, rows - first))};
@@ -181,8 +183,10 @@ struct RowFetch {
   static constexpr int kEach = (kMost + kApart - 1) / kApart;
   static constexpr int kXBytes = kMost * tile::kSwizzledRowBytes;  // per k block
 
-  uint32_t place[kEach];  // offset of a row from p.x: in 16-byte chunks if rows are aligned, otherwise in elements
-  uint32_t at[2];         // offset in a tile of the thread's first row; at[1]: of the row four below, minus four rows
+  // offset of a row from p.x: in 16-byte chunks if rows are aligned, otherwise in elements
+  uint32_t place[kEach];
+  // offset in a tile of the thread's first row; at[1]: of the row four below, minus four rows
+  uint32_t at[2];
   int first, chunk, rows;
 
   // tid: index among the 32 * kWarps threads.

@@ -20,8 +20,9 @@ struct Wire {
   static constexpr int kRegions = 2;
   uint4* window = nullptr;                            // this rank's
   uint4* windows_of[AllReduceNorm::kRanksMost] = {};  // all ranks' windows, as this rank addresses them
-  uint32_t* exchanges = nullptr;                      // [lanes], this rank's counters; null if there is one rank
-  const uint32_t* stopped = nullptr;                  // host memory; not 0: do not wait for other ranks
+  // [lanes], this rank's counters; null if there is one rank
+  uint32_t* exchanges = nullptr;
+  const uint32_t* stopped = nullptr;  // host memory; not 0: do not wait for other ranks
   int rank = 0, ranks = 1, lanes = 0, row_words = 0;
 };
 

@@ -90,7 +90,7 @@ __device__ __forceinline__ void fetch(const Parameters& p, const Scratch& scratc
   }
 }
 
-// Adds up 4 * kStep values over the lanes. Every step halves the sums that a lane has, so that of 64 sums lane l ends with 2 l and 2 l + 1.
+// Adds up 4 * kStep values over the lanes. Every step halves the number of sums in a lane. With 64 sums, lane l ends with sums 2 l and 2 l + 1.
 template <int kStep, int kCount>
 __device__ __forceinline__ void halve(float (&sum)[kCount], int lane) {
   constexpr int kLeft = 2 * kStep;

@@ -69,7 +69,8 @@ struct Rows {
 __device__ __forceinline__ Rows find_group(const Parameters& p, int group, AttendScratch& scratch) {
   const int own = static_cast<int>(threadIdx.x), lane = own % kWarp, warp = own / kWarp;
   const auto begin_of =
-      [&](int64_t s) {  // start of sequence s - 1, counted from this call's first row; s is 0 to sequences + 2
+      // start of sequence s - 1, counted from this call's first row; s is 0 to sequences + 2
+      [&](int64_t s) {
         const int64_t row = s == 0 ? p.first : s <= p.sequences + 1 ? p.q_begin[s - 1] : p.first + p.rows;
         return static_cast<int>(min(max(row - p.first, int64_t{0}), p.rows));
       };

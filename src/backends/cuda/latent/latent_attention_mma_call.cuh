@@ -12,12 +12,11 @@ using Bf16 = __nv_bfloat16;
 
 constexpr int kWarp = 32;
 constexpr uint32_t kAllLanes = 0xffffffffu;
-constexpr int kPanel = 64;       // columns in 128 bytes, a row of a panel in shared memory
-constexpr int kHeads = 64;       // heads per CTA of attend()
-constexpr int kTileKeys = 64;    // keys per tile
-constexpr int kMostSplits = 32;  // splits per row; one per lane
-constexpr int kMostRope =
-    kPanel;  // columns of a workspace row after the first `rank`; zeros past `rope`
+constexpr int kPanel = 64;         // columns in 128 bytes, a row of a panel in shared memory
+constexpr int kHeads = 64;         // heads per CTA of attend()
+constexpr int kTileKeys = 64;      // keys per tile
+constexpr int kMostSplits = 32;    // splits per row; one per lane
+constexpr int kMostRope = kPanel;  // columns of a workspace row after the first `rank`; zeros past `rope`
 
 // Partial result of one split of one head of one row, except its latent, which is written only if state is kSomeKeys.
 struct alignas(16) Part {

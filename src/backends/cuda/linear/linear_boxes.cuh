@@ -22,10 +22,12 @@ template <class C>
 struct LinearBoxes {
   static constexpr int kRows = C::kKind.box_rows(), kBytes = kRows * 128, kAtOnce = C::kKind.boxes(),
                        kOfTile = C::kN / kRows,
-                       kSquares = kRows / 16;  // squares of 16 rows x 16 features per box; a consumer warp handles one at a time
+                       // squares of 16 rows x 16 features per box; a consumer warp handles one at a time
+      kSquares = kRows / 16;
   static_assert(C::kN % kRows == 0 && kRows % 16 == 0);
 
-  uint32_t boxes, ready, staged;  // address of the warpgroup's boxes; addresses of the barriers of its first box
+  // address of the warpgroup's boxes; addresses of the barriers of its first box
+  uint32_t boxes, ready, staged;
 
   __device__ __forceinline__ LinearBoxes(const LinearTileShared& at, uint32_t base, int group)
       : boxes(base + at.staging + group * C::kStagingBytes),

@@ -10,7 +10,7 @@
 //
 // The ring is full of weights before the previous launch has ended. It is so large that no second CTA of a dense layer
 // fits on an SM; otherwise the SMs that become free first would get two CTAs, and others none. The shared memory of a
-// decode attention kernel fits beside the ring, and its registers fit if this kernel has at most 80. With room for
+// decode attention kernel fits next to the ring, and its registers fit if this kernel has at most 80. With room for
 // narrow tiles of attention there are nine stages, which hold most of a CTA's share of gpt-oss's output projection.
 //
 // If there is only one row, it is in shared memory, after the ring or in place of the last stage. So threads need few
@@ -101,7 +101,8 @@ __device__ __forceinline__ uint32_t has_loaded(float sum) {
 struct Release {
   uint32_t zero, loaded = 0;
 
-  __device__ __forceinline__ void after(const uint4& v) { loaded |= v.x; }  // one word is enough, because one load brings all four
+  // one word is enough, because one load brings all four
+  __device__ __forceinline__ void after(const uint4& v) { loaded |= v.x; }
   __device__ __forceinline__ void operator()(uint32_t barrier) const {
     tile::arrive_by_lane(barrier, (loaded & zero) == 0);
   }
@@ -285,7 +286,7 @@ __device__ __forceinline__ void consume(const Rows& p, const typename End::Out& 
 }
 
 // The smallest register counts with almost no spills, so
-// that a CTA of attention more often fits beside this CTA.
+// that a CTA of attention more often fits next to this CTA.
 constexpr int registers_of(int blocks) { return blocks == 0 ? 64 : blocks <= 6 ? 80 : 96; }
 
 template <class End, int kBlocks>

@@ -22,7 +22,7 @@ constexpr int kStageBytes = kWarps * kBoxBytes;
 constexpr int kInFlight = 3;
 static_assert(kStreamRowsMost * kSlab <= kConsumers);
 
-// Shared memory of a CTA, with as many stages as fit beside narrow tiles of attention.
+// Shared memory of a CTA, with as many stages as fit next to narrow tiles of attention.
 // kOneRow: the row is after the stages, and only its own column of sums is stored.
 template <bool kOneRow>
 struct Layout {
@@ -46,8 +46,8 @@ struct Rows {
   const B16* x;
   int64_t x_stride;
   int tokens, width, k_blocks,
-      chunks;  // a chunk is one box per consumer warp: a stage of 16 features, or half a stage of eight
-  int each, shares;    // shares are multiples of `each` features; number of groups of `each` features
+      chunks;        // a chunk is one box per consumer warp: a stage of 16 features, or half a stage of eight
+  int each, shares;  // shares are multiples of `each` features; number of groups of `each` features
   int stages, row_at;  // stages of the ring; offset of the single row
   tile::Divisor ctas;
   uint32_t zero;  // always 0, but unknown to the compiler

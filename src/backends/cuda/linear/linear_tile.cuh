@@ -211,7 +211,8 @@ struct LinearFinish {
       if (round + 1 < kRounds) ask(round + 1);
       if (!has(round)) continue;
       stage(d, round, round % 2);
-      tile::sync_threads<128>(barrier);  // all threads have written this round, and have read the round before the previous one
+      // all threads have written this round, and have read the round before the previous one
+      tile::sync_threads<128>(barrier);
 #pragma unroll
       for (int q = 0; q < kTake; ++q) {
         float sum[4];

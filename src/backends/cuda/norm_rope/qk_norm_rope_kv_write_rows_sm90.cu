@@ -2,7 +2,7 @@
 // adds up its squares and normalizes its elements. Lanes exchange the partners of their elements, rotate, and
 // write queries in place and keys to their page. Values are copied to their page. Normalized elements are
 // rounded to the type of q before the rotation. Squares are added in the order of cuda.rms_norm.rows_sm90, so
-// for 16-byte rows of several heads the result is bitwise equal to that of the unfused operations.
+// for 16-byte rows of several heads the result is bitwise equal to the unfused operations' result.
 // Wins    where it accepts the problem: one launch instead of three per layer makes decode steps of Qwen3-30B-A3B 6% shorter at one
 //         sequence, 2% at 8, 1% at 64 (docs/lab/cuda-qwen3.md). Queries and keys are read once.
 // Limits  see supports() below.
@@ -125,7 +125,7 @@ __device__ __forceinline__ void rotate(float (&x)[N], const Angles<kPairs>& angl
   }
 }
 
-// C: element type of the caches. blockIdx.y: index of the CTA among those of a token, for queries, then keys, then values.
+// C: element type of the caches. blockIdx.y: index of the CTA among the CTAs of a token, for queries, then keys, then values.
 template <class X, class W, class C, RopePairs kPairs>
 __global__ void __launch_bounds__(kThreads) qk_norm_rope_kv_write(const __grid_constant__ Parameters p) {
   const int64_t token = blockIdx.x;

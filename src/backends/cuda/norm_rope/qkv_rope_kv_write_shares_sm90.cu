@@ -1,6 +1,6 @@
 // Queries, keys and values of up to 128 rows, by the kernel in which each SM computes a share of the features (linear_shares.cuh). A group
 // of eight features is four features of a head and their partners, half a head further, so two lanes of a warp have the two features of a
-// pair. Sums are rounded to bf16 as in the separate projection, so the result is bitwise equal to that of the unfused operations.
+// pair. Sums are rounded to bf16 as in the separate projection, so the result is bitwise equal to the unfused operations' result.
 //
 // Wins    9 to 128 rows, because it saves the launch between the projection and attention: decode steps of
 //         gpt-oss-20b on an H100 take 4143 us instead of 4177 at 16 sequences, 6613 instead of 6630 at 128
@@ -62,14 +62,14 @@ extern const Candidate<QkvRopeKvWrite> qkv_rope_kv_write_shares_sm90 = {
 namespace sluice::cuda {
 namespace {
 
-// The groups of eight of a CTA. First come fours of groups: 16 adjacent features of half a head and their 16 partners. Then come
-// single groups: four features and their partners. So whole sectors of rows of qkv and of the caches are written where possible.
+// The groups of eight features of a CTA. First come quadruples of groups: 16 adjacent features of half a head and their 16 partners. Then
+// come single groups: four features and their partners. So the kernel writes whole sectors of qkv and of the caches where possible.
 template <int kEights>
 struct Parts {
   static constexpr int kFours = kEights / 4, kOnes = kEights % 4;
 
   static __device__ __forceinline__ int four(int cta, int i) { return cta * kFours + i; }
-  // Index of a single group; single groups come after the fours of all CTAs.
+  // Index of a single group; single groups come after the quadruples of all CTAs.
   static __device__ __forceinline__ int one(int cta, int ctas, int i) {
     return 4 * kFours * ctas + cta * kOnes + i;
   }

@@ -1,6 +1,6 @@
 // Queries, keys and values of up to eight rows, by the kernel that streams the weights (linear_stream.cuh). A unit of work
 // is eight features of a head and their partners, half a head further: one TMA box, and two lanes of a warp in the epilogue.
-// Sums are rounded to bf16 as in the separate projection, so the result is bitwise equal to that of the unfused operations.
+// Sums are rounded to bf16 as in the separate projection, so the result is bitwise equal to the unfused operations' result.
 //
 // Wins    one to eight rows: it saves a launch between projection and attention, 1 to 2 us of a layer's 50 us.
 // Loses   nowhere, but it refuses more than eight rows.

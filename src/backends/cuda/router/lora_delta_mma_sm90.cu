@@ -59,7 +59,8 @@ struct Constants {
   double block_per_us = 34.8e3;  // read rate of one CTA
   double sm_per_us = 20.2e3;     // read rate of all CTAs of an SM together
   double rank_us = 0.31;         // sums and products, per 8 of rank and per 16 tokens of a CTA's tile
-  double adapter_us = 1.7;  // per adapter of a tile after its first; adapter_rank_us: the same per unit of rank
+  // per adapter of a tile after its first; adapter_rank_us: the same per unit of rank
+  double adapter_us = 1.7;
   double adapter_rank_us = 0.016;
   double resident = 2;  // CTAs per SM
 };
@@ -234,7 +235,8 @@ __device__ __forceinline__ void multiply_a(const Parameters& p, int64_t first, i
 #pragma unroll
       for (int n = 0; n < kColumnGroups; ++n) {
         const float(&d)[4] = acc[m / 2][n];
-        const int r = r0 + 8 * n + 2 * c;  // the rank is a multiple of 8, so r and r + 1 are both inside or both outside
+        // the rank is a multiple of 8, so r and r + 1 are both inside or both outside
+        const int r = r0 + 8 * n + 2 * c;
         if ((members >> row & 1) && r < p.rank)
           *reinterpret_cast<float2*>(sums + row * p.pitch + r) =
               m % 2 == 0 ? make_float2(d[0], d[1]) : make_float2(d[2], d[3]);

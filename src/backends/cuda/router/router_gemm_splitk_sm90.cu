@@ -1,7 +1,7 @@
 // Router GEMM for few tokens: a cluster computes one tile of tokens x experts; k is split over its CTAs and their warps.
 //
 // A warp loads its part of the rows from global memory directly into operands of mma.sync (tile/mma.cuh). It issues all loads
-// at once, those of weights first and before the wait for the previous launch. The warps of a CTA add up their sums in shared
+// at once, loads of weights first and before the wait for the previous launch. The warps of a CTA add up their sums in shared
 // memory. Then every CTA stores its sums to the shared memory of the CTA that writes those logits. One launch, no workspace.
 //
 // Wins    4 to 192 tokens of 128 experts, 8 to 512 of 32, 2 to 96 of 4096 x 256, 4 to 32 of the larger routers (router_candidates.csv,

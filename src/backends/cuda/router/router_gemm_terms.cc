@@ -8,17 +8,21 @@ namespace {
 // Predicted before the kernel existed, partly with the constants of
 // router_gemm_tile.cc; later measurements were within 16% (docs/lab/cuda-router.md).
 struct Constants {
-  double launch_us = 1.3;         // includes the time to the first bytes and after the last, and instruction cache misses
+  // includes the time to the first bytes and after the last, and instruction cache misses
+  double launch_us = 1.3;
   double cluster_us = 1.25;       // added if CTAs of a cluster wait for each other
   double wave_us = 5.1;           // per wave of CTAs after the first
   double step_us = 0.16;          // per step of k, for any tile
   double weights_per_us = 112e3;  // rate at which one CTA loads w
   double tokens_per_us = 88e3;    // rate at which one CTA loads x
-  double memory_per_us = 3.8e6;   // rate at which all CTAs load x from L2 or memory, with each byte counted once
-  double clocks_per_us = 1400;    // clock rate of an SM under load
-  double split_clocks = 115;      // issue slots of a warpgroup to split its weights, per 16 values of k
-  double alone_clocks = 170;      // latency from load to product per 16 values of k; nothing hides it if the CTA has only one warpgroup
-  double exchange_us = 0.59;  // exchange of partial sums: fixed time; exchange_per_us: bytes that a CTA exchanges with its peers
+  // rate at which all CTAs load x from L2 or memory, with each byte counted once
+  double memory_per_us = 3.8e6;
+  double clocks_per_us = 1400;  // clock rate of an SM under load
+  double split_clocks = 115;    // issue slots of a warpgroup to split its weights, per 16 values of k
+  // latency from load to product per 16 values of k; nothing hides it if the CTA has only one warpgroup
+  double alone_clocks = 170;
+  // exchange of partial sums: fixed time; exchange_per_us: bytes that a CTA exchanges with its peers
+  double exchange_us = 0.59;
   double exchange_per_us = 15.9e3;
 };
 constexpr Constants kCost;

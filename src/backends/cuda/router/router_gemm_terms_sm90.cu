@@ -49,7 +49,8 @@ template <int kGroups, int kTokens, RouterSource kSource>
 struct Kernel : RouterTileFrame<kGroups, kTokens, kSource, float> {
   using Frame = RouterTileFrame<kGroups, kTokens, kSource, float>;
   using typename Frame::Sums;
-  static constexpr int kBoxBytes = Frame::kExperts * tile::kSwizzledRowBytes;  // one of the two boxes of a stage: half of its k, for all rows of w
+  // one of the two boxes of a stage: half of its k, for all rows of w
+  static constexpr int kBoxBytes = Frame::kExperts * tile::kSwizzledRowBytes;
 
   static __device__ int arrivals(const Parameters&) { return kGroupThreads; }
 

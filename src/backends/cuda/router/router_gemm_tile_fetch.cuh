@@ -24,7 +24,7 @@ enum class RouterSource {
   kLoads,   // by plain loads, from kPlainWarps warps, because rows of x are not aligned to 16 bytes
 };
 
-// Multicast of an operand: of each box, every CTA that needs the tile copies `bytes` to all CTAs that need it.
+// Multicast of an operand: each of the CTAs that need a tile loads `bytes` of every box and sends them to all of these CTAs.
 struct RouterShare {
   int bytes;
   uint32_t blocks;  // mask of these CTAs' ranks, shifted so that bit 0 is the first; 0: no multicast
@@ -102,7 +102,7 @@ struct RouterFetch {
   using Place = RouterTilePlace;
 
   // The producer warp, with TMA. With multicast, every CTA expects all bytes of
-  // its stage, including those that other CTAs copy. There is one instance per way
+  // its stage, including the bytes that other CTAs copy. There is one instance per way
   // to share operands, because a step has little time: with tiles of 64 x 64 it
   // has 200 clocks, and without branches it is about 30 warp-uniform instructions.
   template <bool kShareW, bool kShareX>

@@ -59,8 +59,8 @@ struct RouterTileFrame : RouterFetch<kGroups, kTokens, kSource, W> {
     }
   };
 
-  // Sends the partial sums, from one warp: to each other split's CTA,
-  // those of the tokens whose logits it writes. The inbox of a split has
+  // Sends partial sums, from one warp: each other split's CTA gets the sums
+  // of the tokens whose logits it writes. The inbox of a split has
   // room for one message from each of the other splits, in their order.
   static __device__ void send_parts(const Parameters& p, const Place& at, const float* tile_sums,
                                     const tile::SplitInbox& inbox) {

@@ -171,7 +171,7 @@ struct Loads {
       copy_rows_plainly<C::kTokens, C::kThreads>(stage_of(step), x, p.x_stride, tokens, numbers, p.hidden);
     }
   }
-  // Starts the copies of the first stages; those of weights before the wait for the previous launch.
+  // Starts the copies of the first stages; copies of weights before the wait for the previous launch.
   __device__ __forceinline__ void start() const {
 #pragma unroll 1
     for (int s = 0; s < C::kAhead; ++s) load_w(s);

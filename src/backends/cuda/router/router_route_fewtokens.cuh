@@ -39,8 +39,9 @@ struct Few {
   RouterParameters gate;
   const float* bias;     // added to the scores before the choice, not to the logits
   uint32_t* grid_words;  // [tokens, splits, experts]: partial logits
-  int adders;            // number of CTAs that compute partial logits; the choosing CTAs come after them in the grid
-  uint32_t zero;         // always 0, but unknown to the compiler
+  // number of CTAs that compute partial logits; the choosing CTAs come after them in the grid
+  int adders;
+  uint32_t zero;  // always 0, but unknown to the compiler
   uint32_t top_k;
   tile::SharedSlots shared;
   float scale;

@@ -83,7 +83,8 @@ inline void need_few(Refusal& r, const RouterRoute::Problem& p, const DeviceInfo
   }
   Refusal team;
   tile::need_team(team, p.route, tokens > 0 ? tokens : kTokensMost);
-  const bool known = tokens > 0 || !team.accepted();  // if not, the refusal below names the rule and the experts
+  // if not, the refusal below names the rule and the experts
+  const bool known = tokens > 0 || !team.accepted();
   r.append(team);
   r.need(known, "a routing rule and number of experts for which the fused router kernel is compiled",
          "method=" + std::string(word(p.route.method)) + " experts=" + std::to_string(p.route.experts));

@@ -103,7 +103,8 @@ struct alignas(16) Memory {
   uint64_t arrived;                         // mbarrier: ids of all tokens have arrived
   alignas(16) uint16_t id[kTokensMost][8];  // ids of all tokens
   alignas(16) uint2 tokens[kExperts];       // mask of each expert's tokens
-  alignas(16) uint32_t before[kExperts];    // rows | tiles << 16 of the experts before this one in its group of 32
+  // rows | tiles << 16 of the experts before this one in its group of 32
+  alignas(16) uint32_t before[kExperts];
   alignas(16) uint32_t sum[(kWarps + 3) / 4 * 4];  // rows | tiles << 16 of each group of 32 experts
   tile::TeamMemory<kExperts, kList> team[teams_most(kExperts)];
 };
@@ -176,7 +177,8 @@ __global__ void __launch_bounds__(kExperts* teams_most(kExperts), 1)
   const uint32_t own = kAlone ? team : blockIdx.x * p.tokens_per_block + team;
   const bool real = kAlone || own < p.tokens;
   const uint32_t token =
-      kAlone ? own : min(own, p.tokens - 1);  // a team without a token repeats the last token and writes nothing
+      // a team without a token repeats the last token and writes nothing
+      kAlone ? own : min(own, p.tokens - 1);
   const auto sync = [&] { tile::sync_threads<kExperts>(static_cast<int>(team) + 1); };
   float bias = 0;
   if constexpr (tile::kTeamRules[kKind].by_score)

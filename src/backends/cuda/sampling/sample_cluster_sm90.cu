@@ -319,7 +319,7 @@ Status Launcher::enqueue(const Sample::Problem& p, const Sample::Args& a, Worksp
   static_assert(kBlocksOfRow == kBlocks);
   constexpr int64_t kBytes = 16;
   constexpr size_t kMost = size_t{227} << 10,
-                   kAlone = size_t{120} << 10;  // per CTA: no second CTA fits beside it
+                   kAlone = size_t{120} << 10;  // per CTA: no second CTA fits on the SM
   constexpr int64_t kFewRows = 16;
   const int64_t each = kBytes * 8 / bits_of(p.logits), groups = (p.vocab + each - 1) / each;
   const int64_t slice = (groups + kBlocks - 1) / kBlocks * each;

@@ -24,8 +24,9 @@ constexpr int kEverything = -2;
 
 // Shared memory of a CTA. Arrays of kBlocks have one element per CTA of the cluster, which that CTA writes in all CTAs.
 struct Scratch {
-  uint32_t count[kBins], high[kBins], low[kBins];  // number of tokens; sums of the high and of the low halves of their units
-  uint64_t mine[kList];                            // places of this CTA's listed tokens, unordered
+  // number of tokens; sums of the high and of the low halves of their units
+  uint32_t count[kBins], high[kBins], low[kBins];
+  uint64_t mine[kList];  // places of this CTA's listed tokens, unordered
   union {
     uint64_t place[kList];                // places of all CTAs' listed tokens, finally in order
     uint32_t binades[kBlocks][kBinades];  // before any place is known

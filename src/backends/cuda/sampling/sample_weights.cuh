@@ -9,8 +9,7 @@
 namespace sluice::cuda::draw {
 
 constexpr float kLog2E = 1.44269502f, kLn2 = .693147182f;
-constexpr float kFar =
-    100.f;  // tokens of this depth or more have weight 0, whatever the rest of the row
+constexpr float kFar = 100.f;  // tokens of this depth or more have weight 0, whatever the rest of the row
 
 struct Temper {
   float scale;         // a power of two that brings logits and the factor into range

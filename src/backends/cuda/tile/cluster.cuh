@@ -14,7 +14,7 @@ __device__ __forceinline__ uint32_t cluster_rank() {
 
 // Barrier over all threads of the cluster, in two halves, which every thread calls in whole warps. A CTA must not
 // store to a peer CTA that has not started, so complete one round of this barrier before the first remote store.
-// The arrival is relaxed: before it, writes for peers need a fence of their own (barrier_visible()). A releasing
+// The arrival is relaxed: before it, writes for peers need a separate fence (barrier_visible()). A releasing
 // arrival would wait for all memory operations of the thread, about half a microsecond if some are in flight.
 __device__ __forceinline__ void cluster_arrive() {
   asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");

@@ -1,7 +1,7 @@
 // Exchange of rows between ranks (GPUs). Every word carries its own arrival flag.
 //
 // A word of 16 bytes carries 8 bytes of a row: {first half, number, second half, number}. The number
-// is that of the exchange; every lane counts exchanges from 1. A rank stores words to the other
+// is the index of the exchange; every lane counts exchanges from 1. A rank stores words to the other
 // ranks' windows and polls its own window until both numbers match. A half arrives together with its
 // number, because stores of 8 bytes are not split. So neither a fence nor a separate flag is needed.
 //

@@ -24,8 +24,9 @@ inline GroupGrid group_grid(const GroupRows::Problem& p) {
   constexpr int64_t kSlots = 512;  // per CTA: one per thread
   // The mask of a CTA has at most 32 KiB, and at most 16 words per expert.
   constexpr int64_t kMaskWords = 8 << 10, kWordsMost = 16;
-  constexpr int64_t kManyExperts = 1024;  // with more experts, the counts of 16 CTAs do not fit into shared memory
-  constexpr int64_t kBlocks = 256;        // maximum number of CTAs: about two per SM
+  // with more experts, the counts of 16 CTAs do not fit into shared memory
+  constexpr int64_t kManyExperts = 1024;
+  constexpr int64_t kBlocks = 256;  // maximum number of CTAs: about two per SM
   // An H200 runs 7 clusters of 16 at once (112 SMs), or 15 clusters of 8 (120 SMs).
   constexpr int kClustersOf16 = 7;
   constexpr int64_t kManyTokens = 32;  // tokens per CTA beyond which more CTAs are faster than larger CTAs

@@ -32,7 +32,7 @@ struct LaneShape {
 // Shared memory of a warp, besides its rows.
 template <int kTokens>
 struct LaneMemory {
-  uint16_t list[32];  // [tokens, kLanes]: the experts with c >= that of the last slot
+  uint16_t list[32];  // [tokens, kLanes]: the experts with c >= the last slot's c
   struct {
     float x[8];  // per slot: what the weight is computed from
     uint16_t id[8];

@@ -28,7 +28,7 @@ struct RingPlace {
 
 struct Ring {
   static constexpr uint32_t kBytes = sizeof(uint64_t);  // per barrier
-  uint32_t full, empty;  // addresses of the first stage's barriers; those of the other stages are behind them
+  uint32_t full, empty;  // addresses of the first stage's barriers; the other stages' barriers follow them
 
   __device__ __forceinline__ uint32_t full_of(uint32_t stage) const { return full + kBytes * stage; }
   __device__ __forceinline__ uint32_t empty_of(uint32_t stage) const { return empty + kBytes * stage; }

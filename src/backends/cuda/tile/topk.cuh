@@ -58,7 +58,8 @@ inline TokenRule token_rule(const RouteTopk::Problem& p) {
 constexpr uint32_t kNoKey = 0, kNanKey = 1;
 
 __device__ __forceinline__ uint32_t key_of(float c) {
-  const uint32_t bits = __float_as_uint(__fadd_rn(c, 0.f));  // -0 + 0 is +0, so that both zeros get the same key
+  // -0 + 0 is +0, so that both zeros get the same key
+  const uint32_t bits = __float_as_uint(__fadd_rn(c, 0.f));
   const uint32_t key = bits ^ (static_cast<uint32_t>(static_cast<int32_t>(bits) >> 31) | 0x80000000u);
   return c != c ? kNanKey : key;
 }
@@ -126,7 +127,8 @@ __device__ __forceinline__ bool group_stays(const TokenRule& r, const uint32_t (
   const auto compare = [&](int g) {
     const uint32_t other = __shfl_sync(kAllLanes, rank, g << r.group_shift);
     before +=
-        other > rank - static_cast<uint32_t>(g < mine);  // equal ranks: the lower group comes first; no rank is 0
+        // equal ranks: the lower group comes first; no rank is 0
+        other > rank - static_cast<uint32_t>(g < mine);
   };
   if (r.groups == kUsual) {
 #pragma unroll

@@ -105,15 +105,15 @@ double slow_memory(const DeviceInfo& d, double rows_each) {
                  std::max(0.0, kSlow - kSlowRow * (std::max(1.0, rows_each) - 1));
 }
 
-// Sets the constants of the products. The others are those of MXFP4.
+// Sets the constants of the products. The other constants are the same as for MXFP4.
 void set_products(TileConstants* c, double fragment, double column, double products, double end,
                   std::initializer_list<double> pace) {
   c->fragment_ns = fragment, c->fragment_column_ns = column, c->column_ns = products, c->end_us = end;
   std::copy(pace.begin(), pace.end(), c->pace.begin());
 }
 
-// The formats of kDecodedTiles. FP8 is fitted to the configurations that were measured in the same run as those of
-// fp8_tile_constants(). For MXFP8 and NVFP4 decoding
+// The formats of kDecodedTiles. FP8 is fitted to configurations that were measured in the same run as the
+// configurations of fp8_tile_constants(). For MXFP8 and NVFP4 decoding
 // is assumed to be as fast as for MXFP4. Each warpgroup has one row block, as in the wide MXFP4 kernels.
 TileConstants decoded_tile_constants(WeightFormat f) {
   TileConstants c = kMxfp4TileConstants;

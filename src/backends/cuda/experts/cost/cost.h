@@ -33,7 +33,8 @@ struct TileConstants {
   // Time to fill a ring: weights and rows in order arrive at fill_bytes_per_ns; a TMA box of one row
   // takes row_box_ns. Copies by threads take thread_row_ns per row, in parallel with the TMA copies.
   double fill_bytes_per_ns = 0, row_box_ns = 0, thread_row_ns = 0;
-  double memory_share = 0;                    // fraction of the device's read rate that a memory-bound kernel reaches
+  // fraction of the device's read rate that a memory-bound kernel reaches
+  double memory_share = 0;
   std::array<double, kKernelsMost> memory{};  // factor of each kernel on memory_share; near 1, because rings
                                               // differ
   double start_us = 0;                        // time from the start of the first launch to its first tile
@@ -45,8 +46,9 @@ struct TileConstants {
   double end_row_us = 0;      // added to end_us per row of x x 64 weight rows, for the store of y
   // Divided by the number of k blocks and added to end_us: if sums are short, the ring runs empty between tiles.
   double short_us = 0;
-  double blend = 4;  // exponent of the smooth maximum of compute time and memory time: (a^blend + b^blend)^(1/blend)
-  double tail = 0;   // fraction of the last round's idle time that counts as cost
+  // exponent of the smooth maximum of compute time and memory time: (a^blend + b^blend)^(1/blend)
+  double blend = 4;
+  double tail = 0;  // fraction of the last round's idle time that counts as cost
   // An expert's last tile along the weight rows may have fewer row blocks. Its time,
   // relative to a whole tile, is the fraction of its row blocks to this power.
   double partial = 1;
@@ -69,14 +71,14 @@ struct StreamConstants {
   std::array<double, 2> block_us{};
   double short_unit_us = 0;
   std::array<double, 2> short_block_us{};
-  double small = 1;  // bf16: factor on the time if `small`; block_us[0] is for 64 x 32
+  double small = 1;              // bf16: factor on the time if `small`; block_us[0] is for 64 x 32
   double lone_bytes_per_us = 0;  // bf16: the rate at which one CTA streams weights
   double skew = 0;
 };
 
 // Constants of an H200, as sluice_fit_costs last wrote them.
 const TileConstants& tile_constants(WeightFormat format);
-// The constants for a problem: those of the FP8 kernels if x is kE4M3.
+// The constants for a problem; the constants of the FP8 kernels if x is kE4M3.
 const TileConstants& tile_constants_of(const ExpertGemm::Problem& problem);
 const StreamConstants& stream_constants(WeightFormat format);
 

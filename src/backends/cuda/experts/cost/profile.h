@@ -1,4 +1,4 @@
-// The distribution of rows over experts that the cost models assume, as kinds: a number of rows, and how many experts have it.
+// The distribution of rows over experts that the cost models assume. Each entry is a number of rows and how many experts have it.
 #pragma once
 #include <array>
 

@@ -2,7 +2,7 @@
 // the weighted sums over experts in one launch (fused_slices.cuh).
 //
 // Wins    one token of gpt-oss-120b (22.0 us against 23.4 us of expert_mlp_mxfp4_fewtokens_sm90) and two of DeepSeek V4 Flash (45.6 us
-//         against 47.0 us; mxfp4_candidates.csv). h and the partial sums fit into shared memory beside the weights, so there is no
+//         against 47.0 us; mxfp4_candidates.csv). h and the partial sums fit into shared memory next to the weights, so there is no
 //         combine launch, and all warps have equal shares of the second product.
 // Loses   to expert_mlp_mxfp4_fewtokens_sm90 for two tokens of gpt-oss-120b: 35.4 us against 34.9 us.
 // Limits  16 slots (tokens x slots per token); see supports() below. Sums are split at the same k for any batch, so the kernel is

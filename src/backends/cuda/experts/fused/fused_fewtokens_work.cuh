@@ -40,7 +40,8 @@ __device__ __forceinline__ int rank_of(int team) {
 
 // The slots grouped by expert. An entry is up to kColumns slots of one expert; an expert with more slots has several entries.
 struct Slots {
-  uint32_t have[2];                           // bit mask of the slots that have an expert; written only if kTwo
+  // bit mask of the slots that have an expert; written only if kTwo
+  uint32_t have[2];
   int expert[kSlotsMost], count[kSlotsMost];  // per entry
   uint8_t order[kSlotsMost][kColumns];        // slots of an entry's rows
   uint8_t token[kSlotsMost][kColumns];        // tokens of these slots
@@ -108,8 +109,9 @@ template <class Weights>
 struct alignas(128) Memory {
   StreamMemory<kColumns, kTeams, Weights> stream;
   Slots slots[kTeams];
-  int arrived;                  // consumer warps that have written their rows of h
-  uint64_t grid_ready, h_full;  // mbarriers: all rows of h are in global memory; rows of h are in shared memory
+  int arrived;  // consumer warps that have written their rows of h
+  // mbarriers: all rows of h are in global memory; rows of h are in shared memory
+  uint64_t grid_ready, h_full;
 };
 
 template <class Weights, bool kGated, bool kCut, bool kEarly = kCut>
@@ -155,7 +157,8 @@ struct Work {
       for (int i = 0; i < 2; ++i) {
         word[i] = __float_as_uint(sum[i * 2 + c]);
         if (word[i] == 0)
-          word[i] = 0x80000000u;  // 0 would mean "not written". The running sum is never -0, so adding -0 does not change it
+          // 0 would mean "not written". The running sum is never -0, so adding -0 does not change it
+          word[i] = 0x80000000u;
       }
       asm volatile("st.relaxed.gpu.global.v2.u32 [%0], {%1, %2};" ::"l"(sums(unit, slab, c, split)),
                    "r"(word[0]), "r"(word[1])

@@ -47,7 +47,8 @@ struct Parameters {
   uint32_t parts_inverse = 0;   // ceil(2^16 / parts)
   // The fields of the same names in Cut.
   int groups = 0, boxes = 0, split = 0;
-  int slices_whole = 0, slices_over = 0;  // slices that every cluster has; the number of clusters that have one more
+  // slices that every cluster has; the number of clusters that have one more
+  int slices_whole = 0, slices_over = 0;
 };
 
 using Weights = Mxfp4Weights;
@@ -64,7 +65,7 @@ struct alignas(128) Memory {
 static_assert(kSums == sizeof(StreamMemory<kColumns, kTeams, Weights>::sums) / sizeof(float));
 
 template <bool kGated, bool kCut>
-// Without early loads: with one token, no other team's partial sum is ready before it is needed.
+// Without early loads of other teams' partial sums: with one token, none is ready before it is needed.
 struct Work : fewtokens::Work<Weights, kGated, kCut, false> {
   __device__ __forceinline__ const ExpertParameters& parameters(int) const { return this->p.product[0]; }
   __device__ __forceinline__ bool gated(int) const { return kGated; }
@@ -111,7 +112,8 @@ struct EpilogueThread {
   float factor = 0, bias = 0, weight = 1, shared = 0, residual = 0;
 
   __device__ __forceinline__ EpilogueThread(const Parameters& p, const Share& s) {
-    const uint32_t index = kThreads - 1 - threadIdx.x;  // the last team has the fewest units of the first product
+    // the last team has the fewest units of the first product
+    const uint32_t index = kThreads - 1 - threadIdx.x;
     const uint32_t all = index >> p.lanes_log, rows = all * p.tokens_inverse >> 16;
     slot = static_cast<int>(index - (all << p.lanes_log)), token = static_cast<int>(all - rows * p.tokens);
     row = static_cast<int>(rows % kRowsEach), slice = static_cast<int>(rows / kRowsEach);

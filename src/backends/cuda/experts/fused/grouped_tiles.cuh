@@ -26,7 +26,8 @@ static_assert((kWritten + GroupedLaunch::kExpertsMost) * sizeof(uint32_t) <= kGr
 
 template <TileKernel kOf>
 struct Tiles : ExpertTiles<Mxfp4Blocks, kOf> {
-  static constexpr bool kKeepsIndex = true;  // a tile is written to the ring with its `index`: 0 gate and up, 1 down
+  // a tile is written to the ring with its `index`: 0 gate and up, 1 down
+  static constexpr bool kKeepsIndex = true;
   static constexpr bool kBothProducts = true;
   static_assert(kOf.x == XSource::kThreads && kOf.ctas() == 1 &&
                 GroupedLaunch::kExpertsMost <= ExpertTiles<Mxfp4Blocks, kOf>::kThreads);
@@ -186,7 +187,7 @@ __global__ void __launch_bounds__(C::kThreads, 1)
   TileSchedule<C> first, second;
   uint32_t ticket = 0;
   // The list is built twice. The first time is before the wait, with one row per expert, only to bring
-  // some 500 instructions into the instruction cache, which would otherwise miss after the wait.
+  // about 500 instructions into the instruction cache, which would otherwise miss after the wait.
 #pragma unroll 1
   for (int round = 0; round < 2; ++round) {
     const int e = static_cast<int>(threadIdx.x);

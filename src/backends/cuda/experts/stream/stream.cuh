@@ -205,7 +205,8 @@ struct StreamFetch {
       } else {
         issue(place.stage, codes, scales, steps);
         codes += S::kSteps * Weights::kCodeBytes, scales += S::kSteps * Weights::kScaleBytes;
-        asm volatile("" : "+l"(codes), "+l"(scales));  // otherwise the compiler recomputes both from k in every step
+        // otherwise the compiler recomputes both from k in every step
+        asm volatile("" : "+l"(codes), "+l"(scales));
       }
       if (begins) begins = false, begin_rows();
       const uint32_t full = m.ring(team).expect_by_warp(
@@ -420,7 +421,8 @@ __device__ __forceinline__ tile::RingPlace stream_multiply(const Work& work,
     if (shared) {
       float* sums = &m.sums[buffer][0][0][slab * 32 + lane];
       buffer ^= 1;
-      if (!has_epilogue) {  // adding both halves is safe: with two teams the first adds its splits in order; with four, each has one split
+      // adding both halves is safe: with two teams the first adds its splits in order; with four, each has one split
+      if (!has_epilogue) {
 #pragma unroll
         for (int i = 0; i < N / 2; ++i) sums[(team * (N / 2) + i) * 128] = sum[i] + last[i];
       }

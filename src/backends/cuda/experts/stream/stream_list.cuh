@@ -17,7 +17,7 @@ constexpr int kListTeams = 2, kListThreads = kListTeams * kTeamWarps * 32;
 constexpr int kListBlocksEach = 2;
 constexpr int kListSharedMost = (227 << 10) / kListBlocksEach;
 
-// The units of all experts, ordered by expert. One warp counts them; a lane counts those of `each` experts.
+// The units of all experts, ordered by expert. One warp counts them; a lane counts the units of `each` experts.
 template <int N>
 struct UnitList {
   const ExpertParameters& p;

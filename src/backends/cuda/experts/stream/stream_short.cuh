@@ -63,7 +63,8 @@ struct alignas(128) ShortMemory {
 // A run: consecutive row blocks of one expert x consecutive rows of the list sorted by expert.
 struct ShortRun {
   int expert, block, blocks, row, rows;
-  static constexpr int kBlock = 64;  // rows and blocks share one word, rows + kBlock * blocks; 0: no more runs
+  // rows and blocks share one word, rows + kBlock * blocks; 0: no more runs
+  static constexpr int kBlock = 64;
 
   // The run that begins at unit `within` of an expert, with at most `most` units. The expert's all_rows
   // rows form chunks of up to N, and it has row_blocks units per chunk. If there are several chunks, a

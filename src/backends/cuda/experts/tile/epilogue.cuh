@@ -94,7 +94,7 @@ __device__ __forceinline__ void pick_sums(const float (&d)[kBlocks][N / 2], int 
 // General epilogue of a lane's two rows in a row block.
 template <bool kGated>
 struct EpilogueRows {
-  // Columns per step; a thread then has four results. More would not fit into registers beside the sums.
+  // Columns per step; a thread then has four results. More would not fit into registers together with the sums.
   static constexpr int kColumns = kGated ? 16 : 8;
   static constexpr int kGroups = kColumns / 8, kSums = kColumns / 2, kOuts = 4;
 
@@ -287,7 +287,8 @@ __device__ __forceinline__ void store_16(void* to, const uint4& v) {
 template <bool kGated>
 struct StraightEpilogue {
   static constexpr int kFeatures = static_cast<int>(kGated ? kFragmentRows / 2 : kFragmentRows);
-  static constexpr int kColumns = kGated ? 32 : 16;  // per subtile: each warp writes one with a single stmatrix
+  // per subtile: each warp writes one with a single stmatrix
+  static constexpr int kColumns = kGated ? 32 : 16;
   static constexpr int kRowBytes = 2 * kFeatures, kChunks = kRowBytes / 16;
   static constexpr int kSubtileBytes = kColumns * kRowBytes;  // 16 bytes per thread
   static constexpr int kStagingBytes = 2 * kSubtileBytes;
@@ -350,7 +351,8 @@ struct StraightEpilogue {
       }
       const uint32_t buffer = subtile % 2 * kSubtileBytes;
       tile::store_squares_transposed(to + buffer, out);
-      sync();  // all threads have written this subtile and read the previous one, whose buffer the next subtile overwrites
+      // all threads have written this subtile and read the previous one, whose buffer the next subtile overwrites
+      sync();
       const uint4 next = tile::load_shared(from + buffer);
       if (c > 0) {
         if ((c - 1) * kColumns < rows) store_16(y, mine);

@@ -110,7 +110,7 @@ struct GatherItem {
 
 // The items of one warp, in order. List: experts in the order of their tiles (`expert`,
 // of which there are `listed`), and the number of tiles before each (`before`). The loops
-// are arranged so that registers suffice beside wgmma; with deeper nesting they did not.
+// are arranged so that registers suffice next to wgmma's; with deeper nesting they did not.
 template <class C, class List>
 struct GatherItems {
   // index: the next item's index in the wave; begin, end: the wave's range of listed experts; groups: number of groups of kGatherRows rows in that range.

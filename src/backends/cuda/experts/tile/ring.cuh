@@ -96,7 +96,7 @@ struct TileRing {
     return {base + at.gathered + static_cast<uint32_t>(warp * C::kGatherBytes),
             base + at.gather_full + static_cast<uint32_t>(warp * 8), base + at.waves_begun};
   }
-  // Of two warpgroups with Weights::kStaggers the second starts when the first has issued the products of kLead stages, and
+  // With Weights::kStaggers, the second of two warpgroups starts when the first has issued the products of kLead stages, and
   // stays that far behind: while one is in its epilogue, the other multiplies. The first has `leads` until then.
   static constexpr uint32_t kLead = 2;
   static constexpr int kStart = 5;  // named barrier; epilogues use 1 to 3

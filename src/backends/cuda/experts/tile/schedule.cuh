@@ -162,7 +162,8 @@ struct TileSchedule {
     const int e = expert[low], rows = __ldg(p.row_count + e), begin = __ldg(p.row_begin + e);
     const int within = index - before[low], tiles = tiles_of(rows), units = ceil_div(rows, C::kStepN),
               m_tile = within / tiles, tile = within - m_tile * tiles;
-    const int each = units / tiles, more = units - each * tiles;  // the first `more` tiles have one unit more than the others
+    // the first `more` tiles have one unit more than the others
+    const int each = units / tiles, more = units - each * tiles;
     const int first = (tile * each + min(tile, more)) * C::kStepN;
     const int limit = low < cut_expert   ? INT32_MAX
                       : low > cut_expert ? 0

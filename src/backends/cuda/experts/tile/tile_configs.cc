@@ -131,7 +131,7 @@ std::vector<TileLaunch> launches_of(const ExpertGemm::Problem& p, const DeviceIn
     if (i < ladder.first) row_limit = std::min(row_limit, mean - ladder.deviations * deviation);
     if (i == ladder.first && i + 1 < count) {
       // Experts with slightly more rows than kernel `first` computes in one tile
-      // get a launch of their own only if they fill a few rounds of its tiles.
+      // get a separate launch only if they fill a few rounds of its tiles.
       const double active = active_experts(ExpertGemm::expected_rows(p), p.experts);
       const double beyond = active * std::erfc((row_limit + 0.5 - mean) / deviation / std::sqrt(2)) / 2;
       constexpr double kRowBlocks = 3;
@@ -164,7 +164,7 @@ std::vector<TileLaunch> launches_of(const ExpertGemm::Problem& p, const DeviceIn
 }
 
 // Adds the conditions under which CTA pairs can gather: shared memory has room for the lists of experts, the lanes
-// of one warp cover all segments of k, and a queued tile's word has room for its list index beside its rows.
+// of one warp cover all segments of k, and a queued tile's word has room for its list index and its rows.
 void need_gather(Refusal& r, const ExpertGemm::Problem& p) {
   const bool decodes = p.w != DType::kBF16;
   const int64_t experts = decodes ? 512 : 256, width = decodes ? 10240 : 16384;

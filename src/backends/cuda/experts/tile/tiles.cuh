@@ -3,7 +3,7 @@
 //
 // Consumers: one to three warpgroups, each with one or two row blocks of 64 weight
 // rows. x is swizzled in shared memory. wgmma reads x and bf16 weights from there;
-// coded weights (the formats of codes.cuh) are decoded in registers, to bf16 or FP8 as x is. Warpgroups do
+// coded weights (the formats of codes.cuh) are decoded in registers to the type of x, bf16 or FP8. Warpgroups do
 // not wait for each other and may be as many stages apart as the ring has.
 //
 // Producers: the warps of one more warpgroup (producer.cuh). If rows of x may be at any address, one warp
@@ -98,7 +98,7 @@ struct ExpertTiles {
   static constexpr int kStagedBytes = kDecodes || !kPair ? 0 : kBlocks == 1 && !kGathers ? 8192 : 4096;
   static constexpr bool kReleasedByLanes = kStagedBytes == 0;
   // Shared memory of the epilogues of all warpgroups: the staging above, or the factors and biases of a tile's rows (EpilogueRowsAhead).
-  // After these, with an x in FP8, the scales of a tile's rows of x (EpilogueColumns), for each warpgroup.
+  // If x is FP8, the scales of a tile's rows of x follow, for each warpgroup (EpilogueColumns).
   static constexpr bool kFp8X = kBlocksOfRow > 1;
   static constexpr int kColumnScales = kRowBlocks * 512;
   static constexpr int kEpilogueBytes =
@@ -136,7 +136,7 @@ struct ExpertTiles {
 constexpr int kTicketsApart =
     32;  // words between ticket counters: counters of launches that overlap are in different cache lines
 
-// The layout of shared memory: as many stages as fit beside `list_bytes`.
+// The layout of shared memory: as many stages as fit in addition to `list_bytes`.
 template <class C>
 constexpr TileShared tile_shared(int list_bytes) {
   constexpr int kStagesMost = 8,
@@ -260,7 +260,7 @@ __device__ __forceinline__ uint32_t multiply_columns(float (&d)[C::kBlocks][C::k
                                                      const ExpertParameters& p, int rows, TileRing<C>& ring) {
   if constexpr (kLeast == kMost) {
     const uint32_t last = C::Weights::template multiply<kMost>(d, p.k_blocks, ring);
-    wait_for_sums(d);  // must be here: if branches join before it, ptxas serialises wgmma
+    wait_for_sums(d);  // must be here: if branches join before it, ptxas serializes wgmma
     return last;
   } else {
     constexpr int kMiddle = kLeast + (kMost - kLeast) / C::kStepN / 2 * C::kStepN;

@@ -1,4 +1,4 @@
-// bf16: the kernels of single CTAs, and those of CTA pairs that share rows of x at small tile_n.
+// bf16: the kernels of single CTAs, and the kernels of CTA pairs that share rows of x at small tile_n.
 #if defined(__CUDACC__)
 #include "backends/cuda/experts/tile/launch_tiles.cuh"
 

@@ -1,4 +1,4 @@
-// FP8 weights with block scales, and an x in FP8.
+// FP8 weights with block scales, and x in FP8.
 #if defined(__CUDACC__)
 #include "backends/cuda/experts/tile/launch_tiles.cuh"
 

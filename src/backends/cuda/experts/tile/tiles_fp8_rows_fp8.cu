@@ -1,4 +1,4 @@
-// FP8 weights with one scale per row, and an x in FP8.
+// FP8 weights with one scale per row, and x in FP8.
 #if defined(__CUDACC__)
 #include "backends/cuda/experts/tile/launch_tiles.cuh"
 
