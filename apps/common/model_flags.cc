@@ -191,14 +191,14 @@ void add_execution_flags(CLI::App* app, ModelFlags* flags, const char* group) {
          "devices that compute the model together, each with its heads and its columns of the experts")
       ->capture_default_str()
       ->group(group)
-      ->check(integer_between(1, AllReduceNorm::kRanksMost));
+      ->check(integer_between(1, AllReduceNorm::kRanksMax));
   app->add_flag("--enable-expert-parallel", flags->expert_parallel,
                 "with --tensor-parallel-size: each device has whole experts, not columns of all experts")
       ->group(group);
   app->add_option("--expert-parallel-size,--ep-size", flags->expert_parallel_size,
                   "1, or as many as --tensor-parallel-size: the same as --enable-expert-parallel")
       ->group(group)
-      ->check(integer_between(1, AllReduceNorm::kRanksMost));
+      ->check(integer_between(1, AllReduceNorm::kRanksMax));
   app->add_option(
          "--experts", flags->experts,
          "cuda: run the MoE layers on the GPU and the rest on the CPU; default: everything on one device")

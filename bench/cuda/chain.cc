@@ -16,7 +16,7 @@ struct Plot {
   const char* impl;
   std::vector<Enqueue> steps;
   bool dependent = true;
-  int64_t tokens_most = INT64_MAX;
+  int64_t tokens_max = INT64_MAX;
 };
 
 // src/nn/moe/layer.cc runs the first combination; the others are for comparison.
@@ -31,7 +31,7 @@ const Plot kPlots[] = {
 // Adds a contender for each combination that has kernels, and a complaint for each other one.
 void add_ways(Layer& layer, Contest* contest, std::vector<std::string>* complaints) {
   for (const Plot& plot : kPlots) {
-    if (contest->tokens > plot.tokens_most) continue;
+    if (contest->tokens > plot.tokens_max) continue;
     Way way{.impl = plot.impl};
     Status status;
     for (const Enqueue step : plot.steps)

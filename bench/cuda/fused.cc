@@ -5,7 +5,7 @@
 namespace sluice::bench {
 namespace {
 
-constexpr int64_t kTokensMost = 512;  // above, the gate's GEMM dominates
+constexpr int64_t kTokensMax = 512;  // above, the gate's GEMM dominates
 
 Contest contest_of(const LayerShape& shape, const RouterRoute::Problem& problem, bool dependent) {
   Contest contest{.suite = "router",
@@ -29,7 +29,7 @@ Status Bench::fused() {
     Gate gate(device_, shape.gate, options_.cold_bytes);
     SLUICE_TRY(gate.make(tokens_max()));
     for (const int64_t tokens : this->tokens()) {
-      if (tokens > kTokensMost || over(shape.gate.model(), tokens)) continue;
+      if (tokens > kTokensMax || over(shape.gate.model(), tokens)) continue;
       Layer layer(gate, shape, tokens);
       SLUICE_TRY(layer.make());
       for (const bool dependent : {false, true}) {

@@ -21,7 +21,7 @@ struct GateShape {
   bool bias;  // gpt-oss has a bias
   // Of the logits: bf16 for gpt-oss, f32 for other models; also bf16 for baselines that write only bf16.
   DType type;
-  int64_t tokens_most = 16384;
+  int64_t tokens_max = 16384;
   DType w = DType::kBF16;
   std::string model() const { return std::to_string(hidden) + "x" + std::to_string(experts); }
   DType logits() const { return type; }

@@ -92,7 +92,7 @@ Status Bench::group() {
     return report_({}, {"group skipped: wanted 2 GPUs or more, found " + std::to_string(gpus)});
   std::vector<std::unique_ptr<Device>> owned;
   std::vector<Device*> devices = {&device_};
-  for (int gpu = 1; gpu < std::min(gpus, static_cast<int>(AllReduceNorm::kRanksMost)); ++gpu) {
+  for (int gpu = 1; gpu < std::min(gpus, static_cast<int>(AllReduceNorm::kRanksMax)); ++gpu) {
     auto opened = cuda::open_device({.index = gpu});
     if (!opened.ok()) return opened.status();
     owned.push_back(std::move(opened).value());

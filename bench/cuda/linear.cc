@@ -15,7 +15,7 @@ struct DenseShape {
   int64_t features, width;
   DType y;
   bool bias, residual;
-  int64_t tokens_most;
+  int64_t tokens_max;
 
   std::string model() const { return "gpt-oss-120b-" + std::string(name); }
   std::string note() const {
@@ -184,12 +184,12 @@ Status Bench::linear() {
     if (!wants(shape.model()) && !wants("gpt-oss-120b")) continue;
     int64_t tokens_max = 0;
     for (const int64_t tokens : counts)
-      if (tokens <= shape.tokens_most) tokens_max = std::max(tokens_max, tokens);
+      if (tokens <= shape.tokens_max) tokens_max = std::max(tokens_max, tokens);
     if (tokens_max == 0) continue;
     Dense dense(device_, shape, options_.cold_bytes);
     SLUICE_TRY(dense.make(tokens_max));
     for (const int64_t tokens : counts) {
-      if (tokens > shape.tokens_most || over(shape.model(), tokens)) continue;
+      if (tokens > shape.tokens_max || over(shape.model(), tokens)) continue;
       const Linear::Problem problem = shape.problem(tokens);
       Memory memory(device_);  // for workspaces
       Contest contest{.suite = "linear",

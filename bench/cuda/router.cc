@@ -67,7 +67,7 @@ Status Bench::router() {
     Gate gate(device_, shape, options_.cold_bytes);
     SLUICE_TRY(gate.make(tokens_max()));
     for (const int64_t tokens : this->tokens()) {
-      if (tokens > shape.tokens_most || over(shape.model(), tokens)) continue;
+      if (tokens > shape.tokens_max || over(shape.model(), tokens)) continue;
       for (const bool dependent : {false, true}) {
         const RouterGemm::Problem problem = shape.problem(tokens);
         const RouterGemm::Args first = gate.args(tokens, 0);

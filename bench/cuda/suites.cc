@@ -75,9 +75,9 @@ Status Bench::hold_paced(const Contest& contest, std::vector<std::string> compla
 int64_t Bench::launches_for(int64_t weight_bytes, double bytes, double flops) const {
   constexpr double kShortestUs = 400;  // per captured graph: a hundred times the cost of its launch
   constexpr double kOverheadUs = 1.5;  // per run, in addition to the time for its bytes
-  constexpr int64_t kFewest = 10, kMost = 200;
+  constexpr int64_t kFewest = 10, kMax = 200;
   const double us = floor_us(bytes, flops) + kOverheadUs;
-  const int64_t timed = std::clamp(static_cast<int64_t>(std::ceil(kShortestUs / us)), kFewest, kMost);
+  const int64_t timed = std::clamp(static_cast<int64_t>(std::ceil(kShortestUs / us)), kFewest, kMax);
   if (weight_bytes == 0) return timed;
   // Bytes between two uses of a weight: all other weights, and the rotating activations.
   const double others = std::min(kTurns * (bytes - static_cast<double>(weight_bytes)),

@@ -18,9 +18,9 @@
 namespace {
 
 constexpr int kRank = 512, kRope = 64, kRow = kRank + kRope, kPage = 64,
-              kTile = 64;        // query rows per CTA
-constexpr int kPartsMost = 160;  // the limit of its compiled combine kernel
-constexpr int64_t kSequencesMost = 4096;
+              kTile = 64;       // query rows per CTA
+constexpr int kPartsMax = 160;  // the limit of its compiled combine kernel
+constexpr int64_t kSequencesMax = 4096;
 constexpr size_t kWorkspaceBytes = size_t{32} << 20;
 constexpr size_t kColdBytes = size_t{128}
                               << 20;  // bytes of rotating weights while timing: twice the L2 of Hopper
@@ -92,7 +92,7 @@ const char* supports(const sluice_peer_latent* p) {
   if (p->nope % 8 != 0 || p->v_dim % 8 != 0)
     return "needs nope and v_dim in multiples of 8 (rows of 16 bytes)";
   if (p->page_size != kPage) return "needs pages of 64 tokens";
-  if (p->sequences > kSequencesMost) return "needs at most 4096 sequences";
+  if (p->sequences > kSequencesMax) return "needs at most 4096 sequences";
   const int64_t rows = p->tokens / p->sequences;
   if (rows < 1) return "needs a row in every sequence";
   for (int64_t s = 0; s < p->sequences; ++s) {
@@ -102,7 +102,7 @@ const char* supports(const sluice_peer_latent* p) {
     if (p->host_kv_len[s] > p->pages_per_seq * kPage) return "has a sequence that is longer than its pages";
   }
   const int parts = parts_of(p);
-  if (parts < 1 || parts > kPartsMost) return "needs at most 160 parts; this GPU has too many SMs";
+  if (parts < 1 || parts > kPartsMax) return "needs at most 160 parts; this GPU has too many SMs";
   if ((p->sequences + parts) * rows_of(p) * kRank > INT32_MAX)
     return "has too many partial results for 32-bit offsets";
   return nullptr;

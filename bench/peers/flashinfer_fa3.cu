@@ -38,15 +38,15 @@ struct Prepared {
 };
 
 constexpr int kDim = 64, kRows = 192;  // per head; per tile
-constexpr int64_t kTilesMost =
+constexpr int64_t kTilesMax =
     4096;  // per head; above this FlashInfer makes a plan for one head instead of all
 constexpr size_t kSinksBytes = 4096;
 
-int64_t tiles_most(const sluice_peer_attention* p) { return (p->tokens + kRows - 1) / kRows + p->sequences; }
+int64_t tiles_max(const sluice_peer_attention* p) { return (p->tokens + kRows - 1) / kRows + p->sequences; }
 
 // The plan: seven numbers per tile and head, and where each SM's work starts.
 size_t plan_bytes(const sluice_peer_attention* p) {
-  return static_cast<size_t>(tiles_most(p) * p->heads * 7 * 4) + (size_t{64} << 10);
+  return static_cast<size_t>(tiles_max(p) * p->heads * 7 * 4) + (size_t{64} << 10);
 }
 
 const char* supports(const sluice_peer_attention* p) {
@@ -54,7 +54,7 @@ const char* supports(const sluice_peer_attention* p) {
   if (p->head_dim != kDim) return "needs heads of 64 elements";
   if (p->sinks == nullptr) return "needs sinks";
   if (p->heads > static_cast<int64_t>(kSinksBytes / sizeof(float))) return "needs at most 1024 heads";
-  if (tiles_most(p) > kTilesMost) return "needs at most 4096 tiles of 192 rows";
+  if (tiles_max(p) > kTilesMax) return "needs at most 4096 tiles of 192 rows";
   for (int64_t s = 0; s < p->sequences; ++s)
     if (p->host_q_begin[s + 1] - p->host_q_begin[s] < 2)
       return "needs prompts: a decode row would occupy a tile of 192 rows";

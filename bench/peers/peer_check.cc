@@ -118,15 +118,15 @@ void check_router(const std::vector<const sluice_peer*>& peers, cudaStream_t str
   const Shape shapes[] = {{2880, 32},  {2880, 128}, {4096, 256}, {7168, 256},
                           {7168, 384}, {2688, 128}, {4096, 512}, {5120, 384}};
   const int64_t counts[] = {1, 3, 8, 16, 64, 128, 512, 4096};
-  constexpr int64_t kMost = 4096;
+  constexpr int64_t kMax = 4096;
   for (const Shape& s : shapes) {
-    const auto w = random_bf16(s.experts * s.hidden, 0.02f, 1), x = random_bf16(kMost * s.hidden, 1, 2);
+    const auto w = random_bf16(s.experts * s.hidden, 0.02f, 1), x = random_bf16(kMax * s.hidden, 1, 2);
     const auto bias = random_bf16(s.experts, 1, 3);
     const size_t w_bytes = w.size() * 2, x_bytes = x.size() * 2;
     const int copies = static_cast<int>(kColdBytes / w_bytes + 1);
     auto* device_w = static_cast<char*>(allocate(w_bytes * copies));
     auto* device_x = static_cast<char*>(allocate(x_bytes));
-    auto* device_y = static_cast<char*>(allocate(kMost * s.experts * 4));
+    auto* device_y = static_cast<char*>(allocate(kMax * s.experts * 4));
     void* device_bias = allocate(s.experts * 2);
     must(cudaMemcpy(device_w, w.data(), w_bytes, cudaMemcpyHostToDevice), "w");
     for (int i = 1; i < copies; ++i)
@@ -162,7 +162,7 @@ void check_router(const std::vector<const sluice_peer*>& peers, cudaStream_t str
                 device_y, kind == 2, dependent, 0};
             if (peer->router_supports(&p) != nullptr) continue;
             void* scratch = allocate(peer->router_scratch_bytes(&p));
-            must(cudaMemset(device_y, 0xff, kMost * s.experts * 4), "poison");
+            must(cudaMemset(device_y, 0xff, kMax * s.experts * 4), "poison");
             void* prepared = peer->router_prepare(&p, scratch);
             char problem[96];
             std::snprintf(problem, sizeof problem, "%ldx%ld %s M=%ld%s", s.hidden, s.experts,
@@ -199,9 +199,9 @@ void check_router(const std::vector<const sluice_peer*>& peers, cudaStream_t str
             const Times times = time_launches(stream, std::max(kLaunches, copies), [&](int i) {
               sluice_peer_router q = p;
               q.w = device_w + i % copies * w_bytes;
-              if (tokens <= kMost / kRotated) {
+              if (tokens <= kMax / kRotated) {
                 q.x = device_x + i % kRotated * (x_bytes / kRotated);
-                q.y = device_y + i % kRotated * (kMost * s.experts * 4 / kRotated);
+                q.y = device_y + i % kRotated * (kMax * s.experts * 4 / kRotated);
               }
               return peer->router_enqueue(&q, scratch, prepared, stream);
             });
@@ -253,7 +253,7 @@ void route(const sluice_peer_routing& p, const float* logits, const float* bias,
 }
 
 void check_routing(const std::vector<const sluice_peer*>& peers, cudaStream_t stream) {
-  constexpr int64_t kMost = 16384;
+  constexpr int64_t kMax = 16384;
   sluice_peer_routing problems[4] = {};
   const auto set = [&](int i, int64_t experts, int64_t top_k, int64_t groups, int64_t topk_groups, int method,
                        double scale) {
@@ -269,7 +269,7 @@ void check_routing(const std::vector<const sluice_peer*>& peers, cudaStream_t st
     sluice_peer_routing p = problems[i];
     std::mt19937 generator(7);
     std::normal_distribution<float> normal(0, 1.5f);
-    std::vector<float> logits(kMost * p.experts), bias(p.experts);
+    std::vector<float> logits(kMax * p.experts), bias(p.experts);
     for (float& v : logits) v = normal(generator);
     for (float& v : bias) v = normal(generator) * 0.1f;
     auto* device_logits = static_cast<float*>(allocate(logits.size() * 4));
@@ -279,8 +279,8 @@ void check_routing(const std::vector<const sluice_peer*>& peers, cudaStream_t st
     const bool has_bias = p.method != SLUICE_PEER_SOFTMAX_CHOSEN;
     p.logits = device_logits;
     p.bias = has_bias ? device_bias : nullptr;
-    p.ids = static_cast<int32_t*>(allocate(kMost * p.top_k * 4));
-    p.weights = static_cast<float*>(allocate(kMost * p.top_k * 4));
+    p.ids = static_cast<int32_t*>(allocate(kMax * p.top_k * 4));
+    p.weights = static_cast<float*>(allocate(kMax * p.top_k * 4));
     for (const sluice_peer* peer : peers) {
       if (peer->routing_enqueue == nullptr) continue;
       for (p.what = 0; p.what < 2; ++p.what)
@@ -290,8 +290,8 @@ void check_routing(const std::vector<const sluice_peer*>& peers, cudaStream_t st
             p.dependent = dependent;
             if (peer->routing_supports(&p) != nullptr) continue;
             p.scratch = allocate(peer->routing_scratch_bytes(&p));
-            must(cudaMemset(p.ids, 0xff, kMost * p.top_k * 4), "poison");
-            must(cudaMemset(p.weights, 0xff, kMost * p.top_k * 4), "poison");
+            must(cudaMemset(p.ids, 0xff, kMax * p.top_k * 4), "poison");
+            must(cudaMemset(p.weights, 0xff, kMax * p.top_k * 4), "poison");
             char problem[96];
             std::snprintf(problem, sizeof problem, "%s%s M=%ld%s", names[i], p.what ? " +rows" : "", tokens,
                           dependent ? " pdl" : "");
@@ -325,7 +325,7 @@ void check_routing(const std::vector<const sluice_peer*>& peers, cudaStream_t st
             if (other_rows > 2) worst = INFINITY;
             const Times times = time_launches(stream, kLaunches, [&](int j) {
               sluice_peer_routing q = p;
-              const int64_t room = kMost / tokens;
+              const int64_t room = kMax / tokens;
               q.logits = device_logits + j % room * tokens * p.experts;
               return peer->routing_enqueue(&q, stream);
             });

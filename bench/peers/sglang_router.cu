@@ -10,7 +10,7 @@
 namespace {
 
 constexpr uint32_t kMultiprocessors = 132;
-constexpr uint32_t kMostTokens = 16;
+constexpr uint32_t kTokensMax = 16;
 using bf16_t = __nv_bfloat16;
 using Kernel = void (*)(sglang::TinyGEMMParams);
 
@@ -20,7 +20,7 @@ struct Launch {
 };
 
 constexpr uint32_t split_of(uint32_t n, uint32_t k) {
-  const uint32_t most = k / 16 / kMostTokens;
+  const uint32_t most = k / 16 / kTokensMax;
   uint32_t last = 1;
   for (uint32_t split = 1; split <= most && split <= n; ++split) {
     if (n % split != 0) continue;
@@ -39,7 +39,7 @@ Launch launch_of(int64_t tokens, std::index_sequence<I...>) {
 
 template <uint32_t N, uint32_t K>
 Launch launch_of(const sluice_peer_router* p) {
-  return launch_of<N, K>(p->tokens, std::make_index_sequence<kMostTokens>());
+  return launch_of<N, K>(p->tokens, std::make_index_sequence<kTokensMax>());
 }
 
 Launch find_launch(const sluice_peer_router* p) {
@@ -55,7 +55,7 @@ const char* supports(const sluice_peer_router* p) {
   if (p->w_is_f32) return "multiplies bf16 weights only";
   if (p->bias != nullptr) return "does not support a bias";
   if (!p->y_is_f32) return "writes f32 logits only, which SGLang's routers use";
-  if (p->tokens < 1 || p->tokens > kMostTokens) return "needs 1 to 16 tokens";
+  if (p->tokens < 1 || p->tokens > kTokensMax) return "needs 1 to 16 tokens";
   if (p->hidden % 512 != 0) return "needs hidden in multiples of 512 (whole warps of 16 elements per thread)";
   return find_launch(p).kernel == nullptr
              ? "was not compiled for this shape (find_launch in sglang_router.cu)"

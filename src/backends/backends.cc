@@ -8,7 +8,7 @@
 namespace sluice {
 namespace {
 
-constexpr int64_t kRowBytesMax = AllReduceNorm::kHiddenMost * 4;  // in f32
+constexpr int64_t kRowBytesMax = AllReduceNorm::kHiddenMax * 4;  // in f32
 
 }  // namespace
 
@@ -37,9 +37,9 @@ Result<std::unique_ptr<Device>> open_device(const OpenOptions& options) {
 }
 
 Result<std::unique_ptr<Group>> make_group(std::span<Device* const> devices, const GroupOptions& options) {
-  constexpr size_t kMost = AllReduceNorm::kRanksMost;
-  if (devices.size() < 2 || devices.size() > kMost)
-    return invalid("group: wanted 2 to " + std::to_string(kMost) + " devices, found " +
+  constexpr size_t kMax = AllReduceNorm::kRanksMax;
+  if (devices.size() < 2 || devices.size() > kMax)
+    return invalid("group: wanted 2 to " + std::to_string(kMax) + " devices, found " +
                    std::to_string(devices.size()));
   if (options.row_bytes < 1 || options.row_bytes > kRowBytesMax)
     return invalid("group: row_bytes: wanted 1 to " + std::to_string(kRowBytesMax) + ", found " +

@@ -15,8 +15,8 @@ sluice_status sluice_group_create(sluice_device* const* devices, int32_t count, 
   return guarded(error, [&]() -> Status {
     SLUICE_TRY(need_pointer(devices, "devices"));
     SLUICE_TRY(need_pointer(out, "out"));
-    if (count < 2 || count > AllReduceNorm::kRanksMost)
-      return invalid("count: wanted 2 to " + std::to_string(AllReduceNorm::kRanksMost) + " devices, found " +
+    if (count < 2 || count > AllReduceNorm::kRanksMax)
+      return invalid("count: wanted 2 to " + std::to_string(AllReduceNorm::kRanksMax) + " devices, found " +
                      std::to_string(count));
     std::vector<Device*> ranks;
     for (int32_t rank = 0; rank < count; ++rank) {

@@ -97,9 +97,9 @@ inline Status need_pointer(const void* pointer, const char* name) {
 // Reads a struct that later versions extend (sluice.h: Growth). from->size: its size in the caller's header; `minimum`: in its first version.
 template <class T>
 Status read_growing(const char* name, const T* from, size_t minimum, T* to) {
-  constexpr size_t kMost = 4096;  // far above any version's size; a larger value is an error
+  constexpr size_t kMax = 4096;  // far above any version's size; a larger value is an error
   SLUICE_TRY(need_pointer(from, name));
-  if (from->size < minimum || from->size > kMost)
+  if (from->size < minimum || from->size > kMax)
     return invalid(std::string(name) + ".size: wanted the size of the struct, from " +
                    std::to_string(minimum) + " to " + std::to_string(sizeof(T)) + " in this version, found " +
                    std::to_string(from->size));

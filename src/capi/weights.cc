@@ -16,9 +16,9 @@ Status read_matrix(const sluice_panel_matrix* from, PackedMatrix* to) {
   const auto bad = [](const char* what, int64_t found) {
     return invalid(std::string("matrix: ") + what + ", found " + std::to_string(found));
   };
-  constexpr int64_t kMost = int64_t{1} << 20;
-  if (from->features < 1 || from->features > kMost) return bad("features: wanted 1 to 2^20", from->features);
-  if (from->width < 1 || from->width > kMost) return bad("width: wanted 1 to 2^20", from->width);
+  constexpr int64_t kMax = int64_t{1} << 20;
+  if (from->features < 1 || from->features > kMax) return bad("features: wanted 1 to 2^20", from->features);
+  if (from->width < 1 || from->width > kMax) return bad("width: wanted 1 to 2^20", from->width);
   if (from->gate_order < SLUICE_INTERLEAVED || from->gate_order > SLUICE_UP_FIRST)
     return bad("gate_order: wanted a sluice_gate_order", from->gate_order);
   if (from->dtype != SLUICE_BF16 && from->dtype != SLUICE_E2M1)

@@ -27,8 +27,8 @@ Status wrong(const GrammarSource& source, const Status& status, const Work& work
 }
 
 Status check_size(const GrammarSource& source) {
-  constexpr int64_t kMost[] = {kSchemaBytesMax, kPatternBytesMax, kEbnfBytesMax, kSchemaBytesMax};
-  const int64_t most = kMost[static_cast<size_t>(source.kind)];
+  constexpr int64_t kMax[] = {kSchemaBytesMax, kPatternBytesMax, kEbnfBytesMax, kSchemaBytesMax};
+  const int64_t most = kMax[static_cast<size_t>(source.kind)];
   int64_t bytes = std::ssize(source.text);
   for (const std::string& choice : source.choices) bytes += std::ssize(choice);
   if (bytes <= most) return {};

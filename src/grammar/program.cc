@@ -271,7 +271,7 @@ bool Program::meets(int32_t index, const Dependencies::Members& present, const D
   Members all = wanted | of.required, gone = ~present;
   if (state.open >= 0)
     all |= of.wanted[static_cast<size_t>(state.open)], gone.reset(static_cast<size_t>(state.open));
-  if (state.passed < static_cast<int32_t>(Dependencies::kMost))
+  if (state.passed < static_cast<int32_t>(Dependencies::kMax))
     gone &= ~(~Members() << static_cast<size_t>(state.passed));
   gone |= of.never;
   const auto may_add = [&](size_t member) {

@@ -46,8 +46,8 @@ uint64_t hash_of_value(std::string_view text);
 // Dependencies between the members of an object: with one member others must be present, too. The members that take part are numbered in
 // the order in which the object's rule reads them.
 struct Dependencies {
-  static constexpr size_t kMost = 512;
-  using Members = std::bitset<kMost>;
+  static constexpr size_t kMax = 512;
+  using Members = std::bitset<kMax>;
   std::vector<Members> wanted =
       {};                 // by member: all members that must be present with it, directly or not, and itself
   Members required = {};  // present in every object, with all that they want

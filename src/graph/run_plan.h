@@ -54,9 +54,9 @@ RunDecision decide_run(const typename Op::Problem& problem, const DeviceInfo& de
 template <class Op>
 Status run_stages(const Step& stages, const typename Op::Problem& problem, const typename Op::Args& args,
                   Backend where, Workspace workspace, Stream stream) {
-  constexpr size_t kSlotsMost = 32;
+  constexpr size_t kSlotsMax = 32;
   SLUICE_TRY(check_args<Op>(problem, args, where));
-  std::array<Tensor, kSlotsMost> list;
+  std::array<Tensor, kSlotsMax> list;
   size_t count = 0;
   Op::slots(problem, [&](const SlotSpec&, Tensor Op::Args::*member) { list[count++] = args.*member; });
   return stages.run(Op::tokens_of(problem), {.call = std::span(list).first(count), .held = {}}, workspace,

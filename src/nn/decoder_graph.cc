@@ -22,10 +22,11 @@ void set_tables(NamedValues* values, Graph* graph, const std::string& group) {
 }
 
 // Copies rows of the workspace, with an embedding lookup whose ids are the row numbers.
-void copy_rows(Graph* graph, const DecoderConfig& c, int64_t rows_most, ValueId rows, ValueId from,
+void copy_rows(Graph* graph, const DecoderConfig& c, int64_t step_rows_max, ValueId rows, ValueId from,
                const Bind& to) {
   using E = Embedding::Args;
-  graph->add<Embedding>("tap", {.tokens = 0, .vocab = rows_most, .hidden = c.hidden, .table = c.x, .y = c.x},
+  graph->add<Embedding>("tap",
+                        {.tokens = 0, .vocab = step_rows_max, .hidden = c.hidden, .table = c.x, .y = c.x},
                         {{&E::ids, rows}, {&E::table, from}, {&E::y, to}});
 }
 
@@ -76,11 +77,11 @@ LayersGraph layers_graph(const DecoderConfig& c, const StepBounds& bounds, int64
   const ValueId captured = g.call("captured"), zeros = g.call("zeros");
   const ValueId rows = c.taps.empty() ? kNoValue : g.call("rows");
   const ValueId taps = c.taps.empty() ? kNoValue : g.call("taps", std::ssize(c.taps) * c.hidden);
-  const int64_t rows_most = rows_max == 1 ? std::min(bounds.tokens, bounds.sequences) : bounds.tokens;
+  const int64_t step_rows_max = rows_max == 1 ? std::min(bounds.tokens, bounds.sequences) : bounds.tokens;
   const auto tap = [&](int32_t layer, ValueId from) {
     for (size_t i = 0; i < c.taps.size(); ++i)
       if (c.taps[i] == layer)
-        copy_rows(&g, c, rows_most, rows, from, Bind(taps, static_cast<int64_t>(i) * c.hidden));
+        copy_rows(&g, c, step_rows_max, rows, from, Bind(taps, static_cast<int64_t>(i) * c.hidden));
   };
 
   // `normed` and `stream` are created first, so that their addresses in the workspace do not depend on a

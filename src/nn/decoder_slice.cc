@@ -4,8 +4,8 @@ namespace sluice {
 namespace {
 
 Status check_slice(const DecoderSlice& s) {
-  if (s.ranks < 1 || s.ranks > AllReduceNorm::kRanksMost)
-    return invalid("tensor parallelism: wanted 1 to " + std::to_string(AllReduceNorm::kRanksMost) +
+  if (s.ranks < 1 || s.ranks > AllReduceNorm::kRanksMax)
+    return invalid("tensor parallelism: wanted 1 to " + std::to_string(AllReduceNorm::kRanksMax) +
                    " ranks, found " + std::to_string(s.ranks));
   if (s.rank >= 0 && s.rank < s.ranks) return {};
   return invalid("tensor parallelism: wanted a rank from 0 to " + std::to_string(s.ranks - 1) + ", found " +

@@ -30,7 +30,7 @@ struct AllReduceNorm {
   static constexpr std::string_view kName = "all_reduce_norm";
   static constexpr std::string_view kSummary =
       "sums rows over the ranks of a group, adds them to the residual stream and norms it";
-  static constexpr int64_t kRanksMost = 8, kHiddenMost = 8192, kHiddenUnit = 8;
+  static constexpr int64_t kRanksMax = 8, kHiddenMax = 8192, kHiddenUnit = 8;
   struct Problem {
     int64_t tokens = 1, hidden = 2880, ranks = 1;
     double eps = 1e-5;

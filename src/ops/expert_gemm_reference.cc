@@ -160,24 +160,23 @@ std::vector<Bounded> rounded_to_fp8(const std::vector<Bounded>& x) {
     }
     const double rounded = to_float(to_e4m3(static_cast<float>(v.value / scale))) * scale;
     const double reach = std::abs(v.value) + v.bound,
-                 slack = 0x1p-21 * reach;     // of the f32 scale and product
-    constexpr double kHalfOfLeast = 0x1p-10;  // half of e4m3's smallest step
-    v.bound +=
-        slack + (v.bound == 0 ? std::abs(v.value - rounded) : std::max(reach / 16, kHalfOfLeast * scale));
+                 slack = 0x1p-21 * reach;  // of the f32 scale and product
+    constexpr double kHalfStep = 0x1p-10;  // half of e4m3's smallest step
+    v.bound += slack + (v.bound == 0 ? std::abs(v.value - rounded) : std::max(reach / 16, kHalfStep * scale));
   }
   return out;
 }
 
 // What the tensor cores' short sums may lose of a sum of FP8 products, without `in` (Exactness of ops/expert_gemm.h).
 double lost_by_fp8_sums(const std::vector<Bounded>& x, const WeightRow& row) {
-  constexpr double kOfSum = 0x1p-12, kLeastWeight = 0x1p-26;
+  constexpr double kOfSum = 0x1p-12, kWeightMin = 0x1p-26;
   constexpr size_t kColumns = 32;
   double sum = 0, lost = 0, own = 0;
   for (size_t k = 0; k < row.w.size(); ++k) {
     const double reach = (std::abs(x[k].value) + x[k].bound) * std::abs(row.w[k]);
     if (!std::isfinite(reach)) continue;
     sum += x[k].value * row.w[k], own += reach;
-    if (std::abs(row.w[k]) <= kLeastWeight * row.largest_scale) lost += reach;
+    if (std::abs(row.w[k]) <= kWeightMin * row.largest_scale) lost += reach;
     if (k % kColumns + 1 < kColumns && k + 1 < row.w.size()) continue;
     lost += kOfSum * (std::abs(sum) + own), own = 0;
   }

@@ -210,10 +210,10 @@ SLUICE_HOST_DEVICE constexpr int64_t fragment_block_scale_index(const FragmentSh
                                                                 int64_t k) {
   return (r.block * s.k_blocks + k / kFragmentWidth) * 8 + r.row / 32 * 2 + r.row % 16 / 8;
 }
-constexpr float kBlockScaleLeast = 0x1p-60f, kBlockScaleMost = 0x1p60f;
+constexpr float kBlockScaleMin = 0x1p-60f, kBlockScaleMax = 0x1p60f;
 SLUICE_HOST_DEVICE constexpr bool is_block_scale(float scale) {
   const float size = scale < 0 ? -scale : scale;
-  return size >= kBlockScaleLeast && size <= kBlockScaleMost;  // false for NaN
+  return size >= kBlockScaleMin && size <= kBlockScaleMax;  // false for NaN
 }
 // The f32 factor of a row, as an offset in bytes.
 SLUICE_HOST_DEVICE constexpr int64_t fragment_factor_index(const FragmentShape& s, WeightFormat f,

@@ -21,7 +21,7 @@ struct ArgmaxRow {
   double logprob = kNan;            // logprob of that token
   std::vector<double> logits = {};  // -inf for NaN
   std::vector<double> bound = {};   // bound of each logit
-  double log_sum = 0, bound_most = 0;
+  double log_sum = 0, bound_max = 0;
 
   bool may_be(int64_t n) const {
     if (std::isnan(logprob)) return n == token;
@@ -34,7 +34,7 @@ struct ArgmaxRow {
     for (size_t n = 0; n < logits.size(); ++n) {
       const double want = logits[n] - log_sum;
       if (may_be(static_cast<int64_t>(n)) &&
-          std::abs(got - want) <= 0x1p-18 * (1 + std::abs(want)) + bound[n] + bound_most)
+          std::abs(got - want) <= 0x1p-18 * (1 + std::abs(want)) + bound[n] + bound_max)
         return true;
     }
     return false;
@@ -49,7 +49,7 @@ ArgmaxRow argmax_row(const Expected& y, int64_t row, int64_t features) {
     out.anything |= std::isinf(y.bound[at]);
     out.logits.push_back(logit);
     out.bound.push_back(y.bound[at]);
-    if (std::isfinite(logit)) out.bound_most = std::max(out.bound_most, y.bound[at]);
+    if (std::isfinite(logit)) out.bound_max = std::max(out.bound_max, y.bound[at]);
   }
   const auto best = std::ranges::max_element(out.logits);  // the first among equals
   if (*best == -kInfinity) return out;

@@ -142,7 +142,7 @@ TEST(CudaCards, EachExpertIsServedByOneLaunch) {
               continue;
             }
             EXPECT_EQ(launch.index, turn++) << where;
-            served.emplace_back(launch.rows_least, launch.rows_most);
+            served.emplace_back(launch.rows_min, launch.rows_max);
             const cuda::TileKernel& k = cuda::tile_kernels(f)[static_cast<size_t>(launch.kernel)];
             gathers |= k.x == cuda::XSource::kGathered;
             EXPECT_FALSE(k.x == cuda::XSource::kInOrder && slots > 0 && !orders) << where;

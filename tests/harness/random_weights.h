@@ -69,8 +69,8 @@ inline void fill_weight(const MoeConfig& c, const SlotSpec& spec, const Tensor& 
   } else if (spec.name == "hash_table") {
     set_each(t, [&](int64_t r, int64_t k) { return (r * 5 + k) % c.experts; });
   } else if (spec.name == "experts.act_params") {
-    constexpr double kLeast[] = {1, 0, 0.25}, kMore[] = {1, 1, 3};  // alpha, beta, limit
-    set_each(t, [&](int64_t, int64_t i) { return kLeast[i] + kMore[i] * random.uniform(); });
+    constexpr double kMin[] = {1, 0, 0.25}, kMore[] = {1, 1, 3};  // alpha, beta, limit
+    set_each(t, [&](int64_t, int64_t i) { return kMin[i] + kMore[i] * random.uniform(); });
   } else if (spec.name == "expert_map") {
     set_each(t, [&](int64_t, int64_t e) { return e; });
   } else {

@@ -36,7 +36,7 @@ class SharedGroup {
 
   const int ranks_;
   GroupFault fault_;
-  std::array<Shown, AllReduceNorm::kRanksMost> shown_;
+  std::array<Shown, AllReduceNorm::kRanksMax> shown_;
   // Arrivals at all barriers so far. A stop adds more arrivals than any barrier waits for.
   alignas(64) std::atomic<uint64_t> arrived_{0};
 };

@@ -11,15 +11,15 @@ struct Point {
   int64_t tokens;
   double us;
 };
-constexpr size_t kPointsMost = 24;
+constexpr size_t kPointsMax = 24;
 struct Curve {
   std::string_view kernel;
   int64_t hidden, experts;
-  Point point[kPointsMost];  // ascending; unused points have 0 tokens
+  Point point[kPointsMax];  // ascending; unused points have 0 tokens
 
   std::span<const Point> points() const {
     size_t n = 0;
-    while (n < kPointsMost && point[n].tokens > 0) ++n;
+    while (n < kPointsMax && point[n].tokens > 0) ++n;
     return {point, n};
   }
 };

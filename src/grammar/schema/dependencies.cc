@@ -114,8 +114,8 @@ Status SchemaMerger::settle_needs(Merged* m, Schemas* todo) {
     names.insert(need->trigger);
     names.insert(need->wanted.begin(), need->wanted.end());
   }
-  if (names.size() > Dependencies::kMost)
-    return invalid("JSON schema: dependentRequired: wanted at most " + std::to_string(Dependencies::kMost) +
+  if (names.size() > Dependencies::kMax)
+    return invalid("JSON schema: dependentRequired: wanted at most " + std::to_string(Dependencies::kMax) +
                    " members of an object that depend on each other, found " + std::to_string(names.size()));
   std::set<std::string> required(m->required.begin(), m->required.end()), forbidden;
   for (const std::string& name : names) {

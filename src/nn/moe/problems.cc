@@ -219,9 +219,9 @@ int64_t local_experts(const MoeConfig& c) {
 }
 
 bool shared_fits_slots(const MoeConfig& c) {
-  constexpr int64_t kSlotsMost = 8;  // ops/route_topk.h
+  constexpr int64_t kSlotsMax = 8;  // ops/route_topk.h
   return c.latent == 0 && c.intermediate > 0 && c.shared_intermediate % c.intermediate == 0 &&
-         c.shared_intermediate >= c.intermediate && c.shared_intermediate / c.intermediate <= kSlotsMost &&
+         c.shared_intermediate >= c.intermediate && c.shared_intermediate / c.intermediate <= kSlotsMax &&
          c.shared_w == c.expert_w && c.shared_scales == c.expert_scales;
 }
 

@@ -23,7 +23,7 @@ namespace sluice::cpu::HWY_NAMESPACE {
 namespace {
 
 // The x of all ranks.
-using Parts = std::array<Tensor, AllReduceNorm::kRanksMost>;
+using Parts = std::array<Tensor, AllReduceNorm::kRanksMax>;
 
 template <class X>
 void sum_row(const AllReduceNorm::Problem& p, const Parts& parts, int64_t t, X* stream) {
@@ -90,7 +90,7 @@ double cost_us(const AllReduceNorm::Problem& p, const DeviceInfo& d) {
 }
 
 void run_rows(Queue& q, const AllReduceNorm::Problem& p, const AllReduceNorm::Args& a,
-              const std::array<Tensor, AllReduceNorm::kRanksMost>& parts) {
+              const std::array<Tensor, AllReduceNorm::kRanksMax>& parts) {
   q.pool->run(p.tokens, 2, [&](int64_t begin, int64_t end, int) {
     SLUICE_SIMD(q, all_reduce_norm_shared_simd)(p, a, parts, begin, end);
   });
@@ -106,7 +106,7 @@ Status enqueue(const AllReduceNorm::Problem& p, const AllReduceNorm::Args& a, Wo
   SLUICE_TRY(submit(s, [p, a](Queue& q) {
     const Member member = *static_cast<GroupQueue&>(q).member;
     if (!member.group->begin(member.rank, p, a.x)) return;
-    std::array<Tensor, AllReduceNorm::kRanksMost> parts;
+    std::array<Tensor, AllReduceNorm::kRanksMax> parts;
     for (int rank = 0; rank < member.group->ranks(); ++rank)
       parts[static_cast<size_t>(rank)] = member.group->x_of(rank);
     run_rows(q, p, a, parts);

@@ -13,8 +13,8 @@ namespace {
 Refusal supports(const Attention::Problem& p, const DeviceInfo& d) {
   Refusal r;
   need_sm90(r, d);
-  constexpr int64_t kMost = int64_t{1} << 30;
-  r.need(p.tokens * p.heads < kMost, "tokens * heads < 2^30 (query indices are i32)", "tokens * heads",
+  constexpr int64_t kMax = int64_t{1} << 30;
+  r.need(p.tokens * p.heads < kMax, "tokens * heads < 2^30 (query indices are i32)", "tokens * heads",
          p.tokens * p.heads);
   return r;
 }

@@ -22,10 +22,10 @@ inline void need_attention_tiles(Refusal& r, const Attention::Problem& p, const 
   r.need(p.head_dim == 64 || p.head_dim == 128, "head_dim of 64 or 128 (tiles of 128-byte rows)", "head_dim",
          p.head_dim);
   need_multiple(r, "page_size", p.page_size, 16, "keys of a TMA box");
-  constexpr int64_t kMost = int64_t{1} << 30;  // coordinates and indices of tiles are i32
-  r.need(p.pages * p.page_size * p.kv_heads < kMost, "pages * page_size * kv_heads < 2^30 (TMA coordinates)",
+  constexpr int64_t kMax = int64_t{1} << 30;  // coordinates and indices of tiles are i32
+  r.need(p.pages * p.page_size * p.kv_heads < kMax, "pages * page_size * kv_heads < 2^30 (TMA coordinates)",
          "pages * page_size * kv_heads", p.pages * p.page_size * p.kv_heads);
-  r.need(p.tokens * p.heads < kMost, "tokens * heads < 2^30 (query indices are i32)", "tokens * heads",
+  r.need(p.tokens * p.heads < kMax, "tokens * heads < 2^30 (query indices are i32)", "tokens * heads",
          p.tokens * p.heads);
   r.need(p.kv_heads <= 65535, "kv_heads <= 65535 (CTAs along one dimension of a grid)", "kv_heads",
          p.kv_heads);

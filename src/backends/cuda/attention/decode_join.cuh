@@ -110,13 +110,12 @@ struct ClusterJoin {
 // The sinks of a CTA's heads, copied to shared memory while the CTA waits for other data. If they were loaded at
 // the end, the CTA would wait for memory once more. They are weights, so this may precede wait_for_previous().
 struct Sinks {
-  static constexpr int kMost = 64;  // heads; with more heads, a sink is loaded where it is used
-  uint32_t word[kMost];
+  static constexpr int kMax = 64;  // heads; with more heads, a sink is loaded where it is used
+  uint32_t word[kMax];
 
   __device__ __forceinline__ static bool copied(const Step& p, int heads) {
     const int each = p.sinks_bf16 ? 2 : 4;
-    return p.sinks && heads <= kMost && reinterpret_cast<uintptr_t>(p.sinks) % 4 == 0 &&
-           heads * each % 4 == 0;
+    return p.sinks && heads <= kMax && reinterpret_cast<uintptr_t>(p.sinks) % 4 == 0 && heads * each % 4 == 0;
   }
   // Called by all threads. Before of(), they must call wait_copies() and pass a barrier.
   __device__ __forceinline__ void copy(const Step& p, int first, int heads) {

@@ -9,7 +9,7 @@
 
 namespace sluice::cuda {
 
-constexpr int kListExpertsMost = 1024;  // 32 per lane
+constexpr int kListExpertsMax = 1024;  // 32 per lane
 // A sum over k is added up in splits. Where they begin and end depends on the shape alone, not on the team that computes them.
 constexpr int kSplits = 4;
 constexpr int kSplitSteps = 4;  // granularity of a split, in k blocks
@@ -17,8 +17,8 @@ constexpr int kSplitSteps = 4;  // granularity of a split, in k blocks
 namespace fewtokens {
 
 constexpr int kTeams = 4;
-constexpr int kSlotsMost = 64;  // two per lane
-constexpr int kSplitsMost = 8;  // per sum of the first product
+constexpr int kSlotsMax = 64;  // two per lane
+constexpr int kSplitsMax = 8;  // per sum of the first product
 
 // How sums over k of the first product are split. A small slice of a layer has few units of the first product, so each of its sums
 // is cut into `count` splits of `steps` k blocks. Where a split begins and ends does not depend on the team that computes it.
@@ -27,13 +27,13 @@ struct Splits {
 
   Splits() = default;
   explicit Splits(int64_t k_blocks) {
-    steps = static_cast<int>((k_blocks + kSplitsMost * kSplitSteps - 1) / (kSplitsMost * kSplitSteps) *
+    steps = static_cast<int>((k_blocks + kSplitsMax * kSplitSteps - 1) / (kSplitsMax * kSplitSteps) *
                              kSplitSteps);
     count = static_cast<int>((k_blocks + steps - 1) / steps);
   }
   // True if the partial sums that teams exchange through the grid words fit there for every accepted number of tokens.
   bool fit(int64_t row_blocks) const {
-    return kSlotsMost * row_blocks * (count - 1) * kFragmentRows * 4 <= static_cast<int64_t>(kGridSumBytes);
+    return kSlotsMax * row_blocks * (count - 1) * kFragmentRows * 4 <= static_cast<int64_t>(kGridSumBytes);
   }
 };
 // True if the sums of the first product are split.
@@ -42,10 +42,10 @@ inline bool is_cut(const ExpertMlp::Problem& p) {
   return Splits(up.k_blocks).fit(up.row_blocks);
 }
 
-constexpr int64_t kShortMost = 8;  // maximum number of k blocks of the second product for ShortSecond
+constexpr int64_t kShortMax = 8;  // maximum number of k blocks of the second product for ShortSecond
 inline bool is_small(const ExpertMlp::Problem& p) {
   return WeightFormat{p.w, p.scales} == WeightFormat{DType::kE2M1} && is_cut(p) &&
-         ExpertGemm::fragments(ExpertMlp::down(p)).k_blocks <= kShortMost;
+         ExpertGemm::fragments(ExpertMlp::down(p)).k_blocks <= kShortMax;
 }
 
 }  // namespace fewtokens
@@ -55,7 +55,7 @@ inline void need_fewtokens(Refusal& r, const ExpertMlp::Problem& p, const Device
   need_expert_blocks(r, ExpertMlp::up(p), d);
   need_multiple(r, "intermediate", p.intermediate, 8, "copies of 16 bytes");
   const bool two = fewtokens::is_small(p);
-  const int most = two ? fewtokens::kSlotsMost : fewtokens::kSlotsMost / 2;
+  const int most = two ? fewtokens::kSlotsMax : fewtokens::kSlotsMax / 2;
   r.need(
       ExpertMlp::rows(p) <= most,
       "tokens * slots <= " + std::to_string(most) + (two ? " (two for each lane)" : " (one for each lane)"),
@@ -100,7 +100,7 @@ struct Cut {
   int segments() const { return group_warps() << split; }
   int blocks() const { return group_warps() * boxes * box; }  // k blocks of a unit
 };
-inline Cut cut_of(int k_blocks, int slots, int slices_most) {
+inline Cut cut_of(int k_blocks, int slots, int slices_max) {
   Cut best;
   double least = 0;
   for (int split : {0, 1}) {
@@ -109,7 +109,7 @@ inline Cut cut_of(int k_blocks, int slots, int slices_most) {
         Cut cut{.box = box, .groups = groups, .boxes = 1, .split = split};
         const int each = cut.blocks() << split;
         cut.boxes = (k_blocks + each - 1) / each;
-        const int of_cluster = kTeams * groups * (2 - split), units = slices_most * slots;
+        const int of_cluster = kTeams * groups * (2 - split), units = slices_max * slots;
         const double clocks = (units + of_cluster - 1) / of_cluster * (cut.boxes * box + 1.2);  // in k blocks
         if (cut.blocks() > kRowBlocks) continue;
         // A group without units exits and releases no more stages, so the other group may have at most kRingStages boxes left.
@@ -124,20 +124,20 @@ inline Cut cut_of(int k_blocks, int slots, int slices_most) {
 
 struct Plan {
   Cut cut;
-  int slices = 0, clusters = 0, slices_most = 0, lanes_log = 0;
+  int slices = 0, clusters = 0, slices_max = 0, lanes_log = 0;
 
   Plan(const ExpertMlp::Problem& p, int sms)
       : slices(static_cast<int>((p.hidden + kRows - 1) / kRows)), clusters(std::max(sms / 2, 1)) {
-    slices_most = (slices + clusters - 1) / clusters;
+    slices_max = (slices + clusters - 1) / clusters;
     cut = cut_of(static_cast<int>((p.intermediate + kFragmentWidth - 1) / kFragmentWidth),
-                 static_cast<int>(p.slots), slices_most);
+                 static_cast<int>(p.slots), slices_max);
     while (1 << lanes_log < p.slots) ++lanes_log;
   }
   int sums(const ExpertMlp::Problem& p) const {
-    return slices_most * kRowsEach * static_cast<int>(ExpertMlp::rows(p)) * (cut.segments() | 1);
+    return slices_max * kRowsEach * static_cast<int>(ExpertMlp::rows(p)) * (cut.segments() | 1);
   }
   int epilogue_threads(const ExpertMlp::Problem& p) const {
-    return slices_most * kRowsEach * static_cast<int>(p.tokens) << lanes_log;
+    return slices_max * kRowsEach * static_cast<int>(p.tokens) << lanes_log;
   }
 };
 }  // namespace slices

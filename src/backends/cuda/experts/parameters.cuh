@@ -35,8 +35,8 @@ struct ExpertParameters {
   int bias_f32 = 0, y_f32 = 0;
   int settled = 0;
   // Several launches may divide the experts by row count (tile_configs.cc). This launch computes the experts
-  // with rows_least to rows_most rows. follows: the previous launch computes other experts of the same product.
-  int rows_least = 1, rows_most = INT32_MAX, follows = 0;
+  // with rows_min to rows_max rows. follows: the previous launch computes other experts of the same product.
+  int rows_min = 1, rows_max = INT32_MAX, follows = 0;
   uint32_t* tickets = nullptr;  // this launch's ticket counter: zero before and after the launch
   // 1 / (tiles that run at once); used to cut the tiles of the last round (TileSchedule). 0: no tile is cut.
   float cut_for = 0;
@@ -57,7 +57,7 @@ using tile::uniform;
 
 // True if this launch computes an expert with `rows` rows.
 __device__ __forceinline__ bool serves(const ExpertParameters& p, int rows) {
-  return rows > 0 && rows >= p.rows_least && rows <= p.rows_most;
+  return rows > 0 && rows >= p.rows_min && rows <= p.rows_max;
 }
 
 // True if this launch, which follows another one, computes any expert. Called by all threads of the CTA.
@@ -81,11 +81,11 @@ struct ExpertTile {
 struct PlainSchedule {
   // shared memory, [experts + 1]: the number of tiles before each expert, and in total
   const int32_t* before = nullptr;
-  int m_tiles = 0, blocks_each = 0, rows_most = 0;
-  int unit = 8;  // rows of tiles are multiples of this, except in an expert's last tile; divides rows_most
+  int m_tiles = 0, blocks_each = 0, rows_max = 0;
+  int unit = 8;  // rows of tiles are multiples of this, except in an expert's last tile; divides rows_max
 
   __device__ __forceinline__ int tiles_of(const ExpertParameters& p, int rows) const {
-    return serves(p, rows) ? ceil_div(rows, rows_most) * m_tiles : 0;
+    return serves(p, rows) ? ceil_div(rows, rows_max) * m_tiles : 0;
   }
   __device__ __forceinline__ int tiles(const ExpertParameters& p) const { return uniform(before[p.experts]); }
   // The tile at `index` < tiles(). Called by whole warps.
@@ -97,7 +97,7 @@ struct PlainSchedule {
       (before[middle] <= index ? low : high) = middle;
     }
     const int rows = __ldg(p.row_count + low), within = index - before[low];
-    const int tiles = ceil_div(rows, rows_most), units = ceil_div(rows, unit), tile = within % tiles;
+    const int tiles = ceil_div(rows, rows_max), units = ceil_div(rows, unit), tile = within % tiles;
     // the first `more` tiles have one unit more than the others
     const int each = units / tiles, more = units % tiles;
     const int first = (tile * each + min(tile, more)) * unit;
@@ -176,12 +176,12 @@ struct Tickets {
 };
 
 // Copies rows of x at any address to swizzled tiles in shared memory (swizzle.cuh), 16 bytes per thread at a time. Each of the
-// kWarps warps copies parts of four rows at once. kMost: rows of a tile. The addresses of a thread's rows stay in registers.
-template <int kMost, int kWarps>
+// kWarps warps copies parts of four rows at once. kMax: rows of a tile. The addresses of a thread's rows stay in registers.
+template <int kMax, int kWarps>
 struct RowFetch {
   static constexpr int kApart = 4 * kWarps;  // distance between consecutive rows of a thread
-  static constexpr int kEach = (kMost + kApart - 1) / kApart;
-  static constexpr int kXBytes = kMost * tile::kSwizzledRowBytes;  // per k block
+  static constexpr int kEach = (kMax + kApart - 1) / kApart;
+  static constexpr int kXBytes = kMax * tile::kSwizzledRowBytes;  // per k block
 
   // offset of a row from p.x: in 16-byte chunks if rows are aligned, otherwise in elements
   uint32_t place[kEach];
@@ -235,7 +235,7 @@ struct RowFetch {
  private:
   // True if the thread's row i is outside the tile.
   __device__ __forceinline__ bool beyond(int i) const {
-    return (i + 1) * kApart > kMost && first + i * kApart >= kMost;
+    return (i + 1) * kApart > kMax && first + i * kApart >= kMax;
   }
   __device__ __forceinline__ uint32_t row_at(uint32_t to, int i) const {
     return to + at[i * kApart / 4 % 2] + static_cast<uint32_t>(i * kApart * tile::kSwizzledRowBytes);

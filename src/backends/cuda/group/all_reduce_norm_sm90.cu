@@ -91,7 +91,7 @@ extern const Candidate<AllReduceNorm> all_reduce_norm_sm90 = {
 namespace sluice::cuda {
 namespace {
 
-constexpr int kWarp = 32, kThreadsMost = 1024, kWordBytes = 8;
+constexpr int kWarp = 32, kThreadsMax = 1024, kWordBytes = 8;
 
 struct Parameters {
   const void *x, *weight;
@@ -206,7 +206,7 @@ struct Rows {
 };
 
 template <class T, class W, int kHeld>
-__global__ void __launch_bounds__(kThreadsMost) all_reduce_once(const __grid_constant__ Parameters p) {
+__global__ void __launch_bounds__(kThreadsMax) all_reduce_once(const __grid_constant__ Parameters p) {
   using R = Rows<T, W, kHeld>;
   tile::release_next();
   R rows(p);
@@ -237,7 +237,7 @@ __global__ void __launch_bounds__(kThreadsMost) all_reduce_once(const __grid_con
 // row in every exchange, with words from and to every other rank. So the slot rule
 // (tile/exchange.cuh) holds even if two other ranks send each other nothing at the end.
 template <class T, class W, int kHeld>
-__global__ void __launch_bounds__(kThreadsMost) all_reduce_twice(const __grid_constant__ Parameters p) {
+__global__ void __launch_bounds__(kThreadsMax) all_reduce_twice(const __grid_constant__ Parameters p) {
   using R = Rows<T, W, kHeld>;
   tile::release_next();
   R rows(p);
@@ -325,8 +325,7 @@ Status Launcher::enqueue(const AllReduceNorm::Problem& p, std::span<const Kernel
                               .residual = p.residual,
                               .norm = p.norm,
                               .wire = wire.value()};
-  const int64_t words = bytes_of(p.x, p.hidden) / kWordBytes,
-                held = (words + kThreadsMost - 1) / kThreadsMost;
+  const int64_t words = bytes_of(p.x, p.hidden) / kWordBytes, held = (words + kThreadsMax - 1) / kThreadsMax;
   const int64_t threads = ((words + held - 1) / held + kWarp - 1) / kWarp * kWarp;
   const int64_t exchanges = way == Way::kOnce ? p.tokens : (p.tokens + p.ranks - 1) / p.ranks;
   const int64_t lanes = p.ranks == 1 ? p.tokens : std::min<int64_t>(exchanges, parameters.wire.lanes);

@@ -18,8 +18,8 @@ struct Wire {
   static constexpr int kDepth = 4;
   // Parts of x and sums have separate regions, because a window has both for the same exchange.
   static constexpr int kRegions = 2;
-  uint4* window = nullptr;                            // this rank's
-  uint4* windows_of[AllReduceNorm::kRanksMost] = {};  // all ranks' windows, as this rank addresses them
+  uint4* window = nullptr;                           // this rank's
+  uint4* windows_of[AllReduceNorm::kRanksMax] = {};  // all ranks' windows, as this rank addresses them
   // [lanes], this rank's counters; null if there is one rank
   uint32_t* exchanges = nullptr;
   const uint32_t* stopped = nullptr;  // host memory; not 0: do not wait for other ranks

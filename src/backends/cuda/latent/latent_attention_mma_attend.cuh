@@ -374,7 +374,7 @@ __global__ void __launch_bounds__(kAttendThreads, 1) attend(const __grid_constan
 #pragma unroll
   for (int h = own / 8; h < kHeads; h += kAttendThreads / 8) {
     const Bf16* const from =
-        p.queries + (query + min(h, heads - 1)) * (Shape::kRank + kMostRope) + own % 8 * 8;
+        p.queries + (query + min(h, heads - 1)) * (Shape::kRank + kRopeColumns) + own % 8 * 8;
     copy_chunks<kPanels>(
         queries + tile::swizzled(static_cast<uint32_t>(h), static_cast<uint32_t>(own % 8 * 16)), from,
         h < heads, true);

@@ -12,11 +12,11 @@ using Bf16 = __nv_bfloat16;
 
 constexpr int kWarp = 32;
 constexpr uint32_t kAllLanes = 0xffffffffu;
-constexpr int kPanel = 64;         // columns in 128 bytes, a row of a panel in shared memory
-constexpr int kHeads = 64;         // heads per CTA of attend()
-constexpr int kTileKeys = 64;      // keys per tile
-constexpr int kMostSplits = 32;    // splits per row; one per lane
-constexpr int kMostRope = kPanel;  // columns of a workspace row after the first `rank`; zeros past `rope`
+constexpr int kPanel = 64;            // columns in 128 bytes, a row of a panel in shared memory
+constexpr int kHeads = 64;            // heads per CTA of attend()
+constexpr int kTileKeys = 64;         // keys per tile
+constexpr int kRowSplits = 32;        // splits per row; one per lane
+constexpr int kRopeColumns = kPanel;  // columns of a workspace row after the first `rank`; zeros past `rope`
 
 // Partial result of one split of one head of one row, except its latent, which is written only if state is kSomeKeys.
 struct alignas(16) Part {
@@ -38,7 +38,7 @@ struct Parameters {
   int heads, nope, rope, v_dim, splits;
   int fewest_tiles;  // minimum number of tiles per split
   float scale;       // includes log2(e)
-  Bf16* queries;     // [rows, heads, rank + kMostRope]
+  Bf16* queries;     // [rows, heads, rank + kRopeColumns]
   Bf16* latents;     // [rows, heads, splits, rank], columns in the order of stored_column()
   Part* parts;       // [rows, heads, splits]
 };
@@ -55,7 +55,7 @@ struct Span {
 };
 __device__ __forceinline__ Span keys_of_split(int keys, int split, int fewest_tiles) {
   const int tiles = (keys + kTileKeys - 1) / kTileKeys;
-  const int each = max((tiles + kMostSplits - 1) / kMostSplits, fewest_tiles) * kTileKeys;
+  const int each = max((tiles + kRowSplits - 1) / kRowSplits, fewest_tiles) * kTileKeys;
   const int begin = min(split * each, keys);
   return {begin, min(begin + each, keys)};
 }

@@ -12,7 +12,7 @@ namespace sluice::cuda::latent_mma {
 
 constexpr int kAbsorbThreads = 128, kAbsorbColumns = 128, kAbsorbRows = 64;  // per CTA
 constexpr int kTokens = 16;                                                  // tokens per product
-constexpr int kMostNope = 256;  // maximum rows of K_h in shared memory: 64 KiB
+constexpr int kNopeRows = 256;  // maximum rows of K_h in shared memory: 64 KiB
 
 // Shared memory of absorb(): two panels of 64 columns of K_h, and kTokens rows of a (queries), which are padded by 16 bytes.
 constexpr size_t absorb_bytes(int64_t nope) {
@@ -27,7 +27,7 @@ __global__ void __launch_bounds__(kAbsorbThreads) absorb(const __grid_constant__
   extern __shared__ __align__(1024) uint8_t shared[];
   const int own = static_cast<int>(threadIdx.x), lane = own % kWarp, warp = own / kWarp;
   const int head = static_cast<int>(blockIdx.x), first_column = static_cast<int>(blockIdx.y) * kAbsorbColumns;
-  const int panel_bytes = p.nope * tile::kSwizzledRowBytes, width = rank + kMostRope;
+  const int panel_bytes = p.nope * tile::kSwizzledRowBytes, width = rank + kRopeColumns;
   const uint32_t keys = tile::shared_address(shared), a = keys + 2 * panel_bytes;
   const int pitch = (p.nope + 8) * 2;  // bytes of a row of a
   const auto place_of = [&](int row, int chunk) {
@@ -55,8 +55,8 @@ __global__ void __launch_bounds__(kAbsorbThreads) absorb(const __grid_constant__
     }
     Bf16* const to = p.queries + (first * p.heads + head) * width;
     if (first_column == 0) {
-      for (int i = own; i < tokens * kMostRope; i += kAbsorbThreads) {
-        const int t = i / kMostRope, k = i % kMostRope;
+      for (int i = own; i < tokens * kRopeColumns; i += kAbsorbThreads) {
+        const int t = i / kRopeColumns, k = i % kRopeColumns;
         to[static_cast<int64_t>(t) * p.heads * width + rank + k] =
             k < p.rope ? q[t * p.q_stride + p.nope + k] : __float2bfloat16_rn(0.f);
       }
@@ -98,7 +98,7 @@ template <int kRank>
 struct ProjectScratch {
   Bf16 latent[2][kProjectRows][kRank + kPanel / 2];  // as a sum of two bf16 terms
   float sum[2][kProjectRows][kValueRows + 4];        // [half]: the sum over this half of the rank
-  float share[kProjectRows][kMostSplits];            // factor on a split's latent
+  float share[kProjectRows][kRowSplits];             // factor on a split's latent
   uint32_t some[kProjectRows];                       // mask of the splits with keys
   int owned[kProjectRows];                           // true if the row belongs to a sequence
 };
@@ -121,7 +121,7 @@ __device__ __forceinline__ void weigh_splits(const Parameters& p, int64_t row, i
   for (int step = kWarp / 2; step > 0; step /= 2) total += __shfl_xor_sync(kAllLanes, total, step);
   const uint32_t with_keys = __ballot_sync(kAllLanes, some),
                  owned = __ballot_sync(kAllLanes, part.state != kNobody);
-  if (lane < kMostSplits) scratch.share[slot][lane] = some ? factor / total : 0.f;
+  if (lane < kRowSplits) scratch.share[slot][lane] = some ? factor / total : 0.f;
   if (lane == 0) scratch.some[slot] = with_keys, scratch.owned[slot] = owned != 0;
 }
 

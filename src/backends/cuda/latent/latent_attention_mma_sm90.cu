@@ -27,7 +27,7 @@ namespace {
 using Problem = LatentAttention::Problem;
 
 // Sizes that the descriptor shares with the kernels. The static_asserts below compare them.
-constexpr int64_t kSplitsMost = 32, kTile = 64, kGroupHeads = 64, kRopeMost = 64, kNopeMost = 256,
+constexpr int64_t kSplitsMax = 32, kTile = 64, kGroupHeads = 64, kRopeMax = 64, kNopeMax = 256,
                   kPartBytes = 16;
 // One configuration for each of these minimum numbers of key tiles per split.
 constexpr int kFewestTiles[] = {1, 2, 4, 16, 64};
@@ -40,14 +40,14 @@ Layout layout_of(const Problem& p, int fewest_tiles) {
   constexpr int64_t kBytes = int64_t{96} << 20, kBf16 = 2, kGridRows = 65535;
   const int64_t room = p.pages_per_seq * p.page_size;
   const int64_t keys = fewest_tiles * kTile;
-  Layout out{.splits = std::min((room + keys - 1) / keys, kSplitsMost), .row_bytes = 0, .rows = 0};
-  out.row_bytes = p.heads * (kBf16 * (p.rank + kRopeMost) + out.splits * (kBf16 * p.rank + kPartBytes));
+  Layout out{.splits = std::min((room + keys - 1) / keys, kSplitsMax), .row_bytes = 0, .rows = 0};
+  out.row_bytes = p.heads * (kBf16 * (p.rank + kRopeMax) + out.splits * (kBf16 * p.rank + kPartBytes));
   out.rows = std::clamp<int64_t>(kBytes / out.row_bytes, 1, std::clamp<int64_t>(p.tokens, 1, kGridRows));
   return out;
 }
 
 Refusal supports(const Problem& p, const DeviceInfo& d) {
-  constexpr int64_t kRoomMost = int64_t{1} << 30;
+  constexpr int64_t kRoomMax = int64_t{1} << 30;
   Refusal r;
   need_sm90(r, d);
   need_type(r, "q", p.q, DType::kBF16, "products of bf16");
@@ -55,10 +55,10 @@ Refusal supports(const Problem& p, const DeviceInfo& d) {
   r.need(p.rank == 128 || p.rank == 256 || p.rank == 512,
          "rank of 128, 256 or 512 (columns of two warpgroups)", "rank", p.rank);
   need_multiple(r, "rope", p.rope, 8, "16-byte copies");
-  r.need(p.rope <= kRopeMost, "rope <= 64 (a panel of 128-byte rows)", "rope", p.rope);
+  r.need(p.rope <= kRopeMax, "rope <= 64 (a panel of 128-byte rows)", "rope", p.rope);
   need_multiple(r, "nope", p.nope, 16, "k of a product");
-  r.need(p.nope <= kNopeMost, "nope <= 256 (rows of a key matrix in shared memory)", "nope", p.nope);
-  r.need(p.pages_per_seq * p.page_size <= kRoomMost, "pages_per_seq * page_size <= 2^30 (positions are i32)",
+  r.need(p.nope <= kNopeMax, "nope <= 256 (rows of a key matrix in shared memory)", "nope", p.nope);
+  r.need(p.pages_per_seq * p.page_size <= kRoomMax, "pages_per_seq * page_size <= 2^30 (positions are i32)",
          "pages_per_seq * page_size", p.pages_per_seq * p.page_size);
   return r;
 }
@@ -87,8 +87,7 @@ int64_t groups_of(const Problem& p, bool rows) {
 double cost_us(const Problem& p, const DeviceInfo& d, const Layout& l, int fewest_tiles, bool rows) {
   constexpr double kTileUs = 1.8, kStartUs = 2.5, kFindUs = 0.5;
   const int64_t tiles = parts_of(p.pages_per_seq * p.page_size, kTile),
-                each =
-                    std::max<int64_t>(parts_of(tiles, kSplitsMost), std::min<int64_t>(fewest_tiles, tiles)),
+                each = std::max<int64_t>(parts_of(tiles, kSplitsMax), std::min<int64_t>(fewest_tiles, tiles)),
                 ctas = groups_of(p, rows) * parts_of(tiles, each);
   const double rounds = static_cast<double>(parts_of(ctas, d.cores)),
                calls = static_cast<double>(parts_of(p.tokens, l.rows));
@@ -160,11 +159,11 @@ namespace {
 
 using namespace latent_mma;
 
-static_assert(kSplitsMost == kMostSplits && kTile == kTileKeys && kGroupHeads == kHeads);
+static_assert(kSplitsMax == kRowSplits && kTile == kTileKeys && kGroupHeads == kHeads);
 // So much shared memory that no second CTA fits on the SM (tile/dependent.cuh).
 constexpr size_t kAloneBytes = size_t{116} << 10;
 
-static_assert(kRopeMost == kMostRope && kNopeMost == kMostNope && kPartBytes == sizeof(Part));
+static_assert(kRopeMax == kRopeColumns && kNopeMax == kNopeRows && kPartBytes == sizeof(Part));
 
 template <int kPanels>
 Status launch_rows(const Problem& p, const Parameters& parameters, bool rows, Stream stream) {
@@ -199,7 +198,7 @@ Status Launcher::enqueue(const Problem& p, std::span<const KernelLaunch> launche
   const bool rows = launches[0].value[1] != 0;
   const Layout l = layout_of(p, fewest_tiles);
   auto* const queries = reinterpret_cast<Bf16*>(w.data);
-  Bf16* const latents = queries + l.rows * p.heads * (p.rank + kMostRope);
+  Bf16* const latents = queries + l.rows * p.heads * (p.rank + kRopeColumns);
   Parameters parameters{.q = static_cast<const Bf16*>(a.q.data),
                         .kv_b = static_cast<const Bf16*>(a.kv_b.data),
                         .cache = static_cast<const Bf16*>(a.cache.data),

@@ -25,9 +25,9 @@ struct Splits {
 constexpr int64_t kScalarsOfPart = 3;
 
 Splits splits_of(const Problem& p) {
-  constexpr int64_t kMost = 16, kFewestKeys = 256, kFloats = int64_t{16} << 20;
+  constexpr int64_t kMax = 16, kFewestKeys = 256, kFloats = int64_t{16} << 20;
   const int64_t room = p.pages_per_seq * p.page_size;
-  const int64_t each = std::max(kFewestKeys, (room + kMost - 1) / kMost);
+  const int64_t each = std::max(kFewestKeys, (room + kMax - 1) / kMax);
   Splits s{.keys = (each + kTile - 1) / kTile * kTile, .count = 0, .row_floats = 0, .rows = 0};
   s.count = (room + s.keys - 1) / s.keys;
   s.row_floats = p.heads * (p.rank + p.rope + s.count * (p.rank + kScalarsOfPart));

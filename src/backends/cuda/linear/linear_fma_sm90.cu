@@ -177,7 +177,7 @@ Kernel kernel_for(const Linear::Problem& p) {
 
 Status Launcher::enqueue(const Linear::Problem& p, const Linear::Args& a, Workspace, Stream stream) {
   if (p.tokens == 0) return {};
-  constexpr int64_t kGridMost = 132 * 8;
+  constexpr int64_t kGridMax = 132 * 8;
   const int64_t feature_tiles = linear_parts(p.features, kTile);
   const Parameters parameters{.out = linear_output(p, a),
                               .x = a.x.data,
@@ -186,7 +186,7 @@ Status Launcher::enqueue(const Linear::Problem& p, const Linear::Args& a, Worksp
                               .feature_tiles = feature_tiles,
                               .tiles = feature_tiles * linear_parts(p.tokens, kTile),
                               .width = static_cast<int>(p.width)};
-  const Launch how{.grid = {static_cast<unsigned>(std::min(parameters.tiles, kGridMost)), 1, 1},
+  const Launch how{.grid = {static_cast<unsigned>(std::min(parameters.tiles, kGridMax)), 1, 1},
                    .block = {kThreads, 1, 1}};
   return launch(linear_fma_sm90.name,
                 p.x == DType::kF32 ? kernel_for<float>(p) : kernel_for<__nv_bfloat16>(p), how, stream,

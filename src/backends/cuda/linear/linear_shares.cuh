@@ -167,8 +167,8 @@ using Kernel = void (*)(typename End::Maps, CUtensorMap, Parameters<typename End
 template <class End, int kGroups, int... kIndex>
 Kernel<End> kernel_for(int features, std::integer_sequence<int, kIndex...>) {
   static constexpr Kernel<End> kAll[] = {
-      linear_shares<End, kFeaturesLeast + kIndex * kFeaturesStep, kGroups>...};
-  return kAll[(features - kFeaturesLeast) / kFeaturesStep];
+      linear_shares<End, kFeaturesMin + kIndex * kFeaturesStep, kGroups>...};
+  return kAll[(features - kFeaturesMin) / kFeaturesStep];
 }
 
 // Enqueues a problem with at least one token. Rows of x must be aligned to 16 bytes.
@@ -181,7 +181,7 @@ Status launch_shares(std::string_view name, const Linear::Problem& p, const Kern
       .stages = stages_of(p.width), .at = memory_of(p, share), .out = out};
   CUtensorMap x;
   SLUICE_TRY(tile::map_rows(x, rows, parameters.at.rows));
-  using Shares = std::make_integer_sequence<int, (kFeaturesMost - kFeaturesLeast) / kFeaturesStep + 1>;
+  using Shares = std::make_integer_sequence<int, (kFeaturesMax - kFeaturesMin) / kFeaturesStep + 1>;
   const Kernel<End> kernel = share.groups == 1 ? kernel_for<End, 1>(share.features, Shares{})
                                                : kernel_for<End, 2>(share.features, Shares{});
   const Launch how{.grid = {static_cast<unsigned>(linear_parts(p.features, share.features)), 1, 1},

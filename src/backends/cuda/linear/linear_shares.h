@@ -7,10 +7,10 @@
 namespace sluice::cuda::shares {
 
 constexpr int64_t kStageK = 128;  // values of k per stage: two boxes
-constexpr int kGroupRows = 64, kRowsMost = 2 * kGroupRows, kFeaturesLeast = 16, kFeaturesMost = 64,
+constexpr int kGroupRows = 64, kRowsMax = 2 * kGroupRows, kFeaturesMin = 16, kFeaturesMax = 64,
               kFeaturesStep = 8;
 constexpr int kXBytes[] = {96 << 10, 128 << 10};  // bytes of the ring of x, with one and with two warpgroups
-constexpr int kStagesMost = 32;                   // per ring
+constexpr int kStagesMax = 32;                    // per ring
 constexpr int stages_of(int64_t width) { return static_cast<int>((width + kStageK - 1) / kStageK); }
 
 // A launch: features per share, and number of warpgroups, which have 64 rows each.
@@ -29,15 +29,15 @@ struct ShareMemory {
   int x_stages, w_stages, weights, x_full, x_empty, w_full, w_empty, bytes;
 };
 inline ShareMemory memory_of(const Linear::Problem& p, const Share& s) {
-  constexpr int kMost = (228 << 10) - (1 << 10), kBarriers = 1024;  // the system reserves 1 KiB per CTA
+  constexpr int kMax = (228 << 10) - (1 << 10), kBarriers = 1024;  // the system reserves 1 KiB per CTA
   const int stages = stages_of(p.width);
   ShareMemory m{};
   m.rows = static_cast<int>(linear_parts(p.tokens, 8)) * 8;
   m.x_bytes = m.rows * 2 * static_cast<int>(kStageK);
   // Enough bytes of x in flight to hide the latency of L2 (measured: docs/lab/cuda-engine.md).
-  m.x_stages = std::min({stages, kXBytes[s.groups - 1] / std::max(m.x_bytes, 1), kStagesMost});
+  m.x_stages = std::min({stages, kXBytes[s.groups - 1] / std::max(m.x_bytes, 1), kStagesMax});
   m.weights = std::max(m.x_stages * m.x_bytes, s.groups * kGroupRows * 2 * static_cast<int>(kStageK));
-  m.w_stages = std::min({stages, (kMost - kBarriers - m.weights) / s.weight_bytes(), kStagesMost});
+  m.w_stages = std::min({stages, (kMax - kBarriers - m.weights) / s.weight_bytes(), kStagesMax});
   m.x_full = m.weights + m.w_stages * s.weight_bytes();
   m.x_empty = m.x_full + 8 * m.x_stages;
   m.w_full = m.x_empty + 8 * m.x_stages;
@@ -48,9 +48,9 @@ inline ShareMemory memory_of(const Linear::Problem& p, const Share& s) {
 
 inline void need_shares(Refusal& r, const Linear::Problem& p, const DeviceInfo& d) {
   need_linear_operands(r, p, d);
-  r.need(p.tokens <= kRowsMost, "tokens <= " + std::to_string(kRowsMost) + " (two warpgroups of rows)",
+  r.need(p.tokens <= kRowsMax, "tokens <= " + std::to_string(kRowsMax) + " (two warpgroups of rows)",
          "tokens", p.tokens);
-  const int64_t most = int64_t{kFeaturesMost} * d.cores;
+  const int64_t most = int64_t{kFeaturesMax} * d.cores;
   r.need(p.features <= most, "features <= " + std::to_string(most) + " (one share per SM)", "features",
          p.features);
 }
@@ -71,7 +71,7 @@ inline double share_us(const Linear::Problem& p, const DeviceInfo& d, const Shar
 inline std::vector<Config> configs_of(const Linear::Problem& p, const DeviceInfo& d, double more_us) {
   const auto least =
       static_cast<int>(linear_parts(linear_parts(p.features, d.cores), kFeaturesStep)) * kFeaturesStep;
-  const Share s{std::clamp(least, kFeaturesLeast, kFeaturesMost), p.tokens <= kGroupRows ? 1 : 2};
+  const Share s{std::clamp(least, kFeaturesMin, kFeaturesMax), p.tokens <= kGroupRows ? 1 : 2};
   return {{.name = std::to_string(s.features) + "x" + std::to_string(s.groups * kGroupRows),
            .cost_us = share_us(p, d, s) + more_us,
            .launches = {s.packed()}}};

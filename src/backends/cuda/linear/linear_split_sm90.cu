@@ -13,7 +13,7 @@ namespace sluice::cuda {
 namespace {
 
 constexpr LinearTileCard kCard{.name = "cuda.linear.split_sm90",
-                               .tokens_most = 1024,
+                               .tokens_max = 1024,
                                .cause = "every tile of rows reads the weights again",
                                .configs = linear_split_configs,
                                .config_decides_bits = true};

@@ -52,14 +52,14 @@ __device__ __forceinline__ void produce(const typename End::Maps& w, const Rows&
 #pragma unroll 1
   for (int feature = p.first(); feature < end; feature += kSlab) {
     const bool slab = !End::kEights || feature + kEight < end;
-    const int boxes_most = slab ? kWarps : 2 * kWarps, bytes = slab ? kBoxBytes : kEightBytes;
+    const int boxes_max = slab ? kWarps : 2 * kWarps, bytes = slab ? kBoxBytes : kEightBytes;
 #pragma unroll 1
-    for (int first = 0; first < p.k_blocks; first += boxes_most) {
+    for (int first = 0; first < p.k_blocks; first += boxes_max) {
       const uint32_t full = barriers.full_of(place.stage);
       if (place.parity == 0 && place.stage >= kInFlight)
         tile::barrier_wait_by_warp(full - kInFlight * tile::Ring::kBytes, 0);
       barriers.acquire_by_warp(place);
-      const int boxes = min(boxes_most, p.k_blocks - first);
+      const int boxes = min(boxes_max, p.k_blocks - first);
       barriers.expect_by_warp(place.stage, static_cast<uint32_t>(boxes * bytes));
       const uint32_t to = ring + place.stage * kStageBytes;
 #pragma unroll 1
@@ -279,7 +279,7 @@ __device__ __forceinline__ void consume(const Rows& p, const typename End::Out& 
     leave_sums<Place>(mine, warp, lane, of_lane);
     // All warps have read the sums of the unit before the previous one; the sums of the next unit overwrite them.
     tile::sync_threads<kConsumers>(1);
-    if (warp < static_cast<int>(kStreamRowsMost) * kSlab / 32)
+    if (warp < static_cast<int>(kStreamRowsMax) * kSlab / 32)
       unit.store(out, token, feature, sum_of_warps<Place>(mine));
     buffer ^= 1;
   }
@@ -319,7 +319,7 @@ Status launch_stream(std::string_view name, const Linear::Problem& p, const Kern
   using Single = Layout<true>;
   using More = Layout<false>;
   const auto k_blocks = static_cast<int>(linear_parts(p.width, kBlock));
-  const bool single = p.tokens == 1 && p.width <= kRowWidthMost;
+  const bool single = p.tokens == 1 && p.width <= kRowWidthMax;
   // A row that is too long for the space after the ring takes the place of the last stage.
   const int stages = !single                                      ? More::kStages
                      : k_blocks * kBlock * 2 <= Single::kRowBytes ? Single::kStages

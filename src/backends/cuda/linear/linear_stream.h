@@ -5,10 +5,10 @@
 namespace sluice::cuda {
 
 constexpr int kStreamEight = 8, kStreamSlab = 16;  // granularity of shares; features per unit of work
-constexpr int64_t kStreamRowsMost = 8;
+constexpr int64_t kStreamRowsMax = 8;
 
 inline void need_stream_rows(Refusal& r, int64_t tokens) {
-  r.need(tokens <= kStreamRowsMost, "tokens <= 8 (columns of mma.sync)", "tokens", tokens);
+  r.need(tokens <= kStreamRowsMax, "tokens <= 8 (columns of mma.sync)", "tokens", tokens);
 }
 
 // Fitted to linear_candidates.csv of an H200 and of an H100, where each launch follows a launch of the

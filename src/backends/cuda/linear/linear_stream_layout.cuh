@@ -20,7 +20,7 @@ constexpr int kStageBytes = kWarps * kBoxBytes;
 // Stages in flight while the ring fills for the first time. More would delay the
 // loads for which other threads wait, because those queue behind the stages.
 constexpr int kInFlight = 3;
-static_assert(kStreamRowsMost * kSlab <= kConsumers);
+static_assert(kStreamRowsMax * kSlab <= kConsumers);
 
 // Shared memory of a CTA, with as many stages as fit next to narrow tiles of attention.
 // kOneRow: the row is after the stages, and only its own column of sums is stored.
@@ -60,6 +60,6 @@ struct Rows {
   __device__ __forceinline__ int share(int cta) const { return shares * cta / ctas * each; }
 };
 
-constexpr int kRowWidthMost = kStageBytes / 2;  // elements of the widest single row, which fills one stage
+constexpr int kRowWidthMax = kStageBytes / 2;  // elements of the widest single row, which fills one stage
 
 }  // namespace sluice::cuda::stream

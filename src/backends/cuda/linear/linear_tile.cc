@@ -62,7 +62,7 @@ std::string kind_name(const LinearTileKind& kind) {
 }  // namespace
 
 LinearTileShared linear_tile_shared(const LinearTileKind& kind, int splits) {
-  constexpr int kSm = 228 << 10, kSystem = 1 << 10, kStagesMost = 12;
+  constexpr int kSm = 228 << 10, kSystem = 1 << 10, kStagesMax = 12;
   const int round_bytes =
       kind.groups * kind.staged_rows() * 64 * 4;  // bytes of sums that are staged per round
   const int bytes_max = kSm / (kind.narrow() ? 2 : 1) - kSystem;
@@ -70,7 +70,7 @@ LinearTileShared linear_tile_shared(const LinearTileKind& kind, int splits) {
   const int inbox =
       splits > 1 ? splits * static_cast<int>(linear_parts(kind.rounds(), splits)) * round_bytes : 0;
   LinearTileShared s{};
-  for (s.stages = kStagesMost;; --s.stages) {
+  for (s.stages = kStagesMax;; --s.stages) {
     s.staging = s.stages * kind.stage_bytes();
     s.inbox = s.staging + kind.groups * kind.staging_bytes();
     s.full = s.inbox + inbox;
@@ -100,7 +100,7 @@ std::vector<Config> linear_split_configs(const Linear::Problem& p, const DeviceI
   std::vector<Config> out;
   const int64_t steps = linear_parts(p.width, kLinearBlock);
   for (int i = 0; i < static_cast<int>(std::size(kLinearTiles)); ++i)
-    for (int splits = 2; kLinearTiles[i].splits() && splits <= kLinearSplitsMost; ++splits) {
+    for (int splits = 2; kLinearTiles[i].splits() && splits <= kLinearSplitsMax; ++splits) {
       const LinearTileKind& kind = kLinearTiles[i];
       Config c{.name = kind_name(kind) + "/" + std::to_string(splits),
                .cost_us = tile_us(p, d, kind, splits)};

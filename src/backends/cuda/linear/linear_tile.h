@@ -42,7 +42,7 @@ inline constexpr LinearTileKind kLinearTiles[] = {{2, 256}, {2, 224}, {2, 192}, 
 inline constexpr int kLinearWide = 7;
 
 constexpr int64_t kLinearBlock = 64;  // values of k per stage
-inline constexpr int kLinearSplitsMost = 4;
+inline constexpr int kLinearSplitsMax = 4;
 
 // A launch: the index of the kernel in kLinearTiles, the number of CTAs of a cluster that split k, and the grid.
 struct LinearTileLaunch {
@@ -78,8 +78,8 @@ Status launch_linear_narrow(std::string_view name, const Linear::Problem& p, con
 // What differs between the kernels that launch kLinearTiles.
 struct LinearTileCard {
   std::string_view name;
-  int64_t tokens_most;
-  std::string_view cause;  // why tokens_most is the limit
+  int64_t tokens_max;
+  std::string_view cause;  // why tokens_max is the limit
   std::vector<Config> (*configs)(const Linear::Problem&, const DeviceInfo&);
   bool config_decides_bits = false;
 };
@@ -89,7 +89,7 @@ struct LinearTileDescriptor {
   static Refusal supports(const Linear::Problem& p, const DeviceInfo& d) {
     Refusal r;
     need_linear_operands(r, p, d);
-    need_few_rows(r, p, kCard.tokens_most, kCard.cause);
+    need_few_rows(r, p, kCard.tokens_max, kCard.cause);
     return r;
   }
   static Status enqueue(const Linear::Problem& p, std::span<const KernelLaunch> launches,

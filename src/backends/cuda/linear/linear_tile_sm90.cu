@@ -13,7 +13,7 @@ namespace sluice::cuda {
 namespace {
 
 constexpr LinearTileCard kCard{.name = "cuda.linear.tile_sm90",
-                               .tokens_most = int64_t{1} << 20,
+                               .tokens_max = int64_t{1} << 20,
                                .cause = "tiles are counted in 32 bits",
                                .configs = linear_tile_configs};
 

@@ -44,7 +44,7 @@ extern const Candidate<Embedding> embedding_rows_sm90 = {
 namespace sluice::cuda {
 namespace {
 
-constexpr int kWide = 8, kWarp = 32, kThreadsMost = 512;
+constexpr int kWide = 8, kWarp = 32, kThreadsMax = 512;
 
 struct Parameters {
   const int32_t* ids;
@@ -57,7 +57,7 @@ struct Parameters {
 
 // N: adjacent columns per thread.
 template <int N, class W, class Y>
-__global__ void __launch_bounds__(kThreadsMost) embedding(const __grid_constant__ Parameters p) {
+__global__ void __launch_bounds__(kThreadsMax) embedding(const __grid_constant__ Parameters p) {
   const int64_t token = blockIdx.x;
   Y* const y = static_cast<Y*>(p.y) + token * p.y_stride;
   tile::release_next();
@@ -100,7 +100,7 @@ Status Launcher::enqueue(const Embedding::Problem& p, const Embedding::Args& a, 
                               .hidden = static_cast<int>(p.hidden)};
   const bool all_wide = p.hidden % kWide == 0 && wide(a.table) && wide(a.y);
   const int64_t groups = all_wide ? p.hidden / kWide : p.hidden;
-  const int64_t threads = std::min<int64_t>((groups + kWarp - 1) / kWarp * kWarp, kThreadsMost);
+  const int64_t threads = std::min<int64_t>((groups + kWarp - 1) / kWarp * kWarp, kThreadsMax);
   const Launch how{.grid = {static_cast<unsigned>(p.tokens), 1, 1},
                    .block = {static_cast<unsigned>(threads), 1, 1}};
   return launch(embedding_rows_sm90.name, all_wide ? kernel_for<kWide>(p) : kernel_for<1>(p), how, stream,

@@ -48,7 +48,7 @@ extern const Candidate<RmsNorm> rms_norm_rows_sm90 = {
 namespace sluice::cuda {
 namespace {
 
-constexpr int kWide = 8, kWarp = 32, kThreadsMost = 1024, kHeadsOfCta = 8;
+constexpr int kWide = 8, kWarp = 32, kThreadsMax = 1024, kHeadsOfCta = 8;
 
 struct Parameters {
   const void *x, *weight;
@@ -86,7 +86,7 @@ struct Row {
 // A thread has kHeld groups of N adjacent columns in registers; kHeld = 0: any number of groups, which are read
 // twice. y may alias x: a thread reads an element before it writes it, and no other thread accesses that element.
 template <int N, int kHeld, class X, class W, class Y>
-__global__ void __launch_bounds__(kThreadsMost) rms_norm(const __grid_constant__ Parameters p) {
+__global__ void __launch_bounds__(kThreadsMax) rms_norm(const __grid_constant__ Parameters p) {
   const int64_t token = blockIdx.x;
   const Row<N, X, W, Y> row{static_cast<const X*>(p.x) + token * p.x_stride,
                             p.residual ? static_cast<X*>(p.residual) + token * p.residual_stride : nullptr,
@@ -210,8 +210,8 @@ Status Launcher::enqueue(const RmsNorm::Problem& p, const RmsNorm::Args& a, Work
   }
   constexpr int kFew = 4;  // most column groups of a row that a thread can have in registers
   const int64_t groups = all_wide ? p.hidden / kWide : p.hidden;
-  const bool once = groups <= kThreadsMost, few = groups <= kFew * kThreadsMost;
-  const int64_t threads = std::min<int64_t>((groups + kWarp - 1) / kWarp * kWarp, kThreadsMost);
+  const bool once = groups <= kThreadsMax, few = groups <= kFew * kThreadsMax;
+  const int64_t threads = std::min<int64_t>((groups + kWarp - 1) / kWarp * kWarp, kThreadsMax);
   const Kernel kernel = !all_wide ? kernel_for<1, 0>(p)
                         : once    ? kernel_for<kWide, 1>(p)
                         : few     ? kernel_for<kWide, kFew>(p)

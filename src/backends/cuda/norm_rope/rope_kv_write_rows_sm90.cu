@@ -46,7 +46,7 @@ extern const Candidate<RopeKvWrite> rope_kv_write_rows_sm90 = {
 namespace sluice::cuda {
 namespace {
 
-constexpr int kWarp = 32, kThreadsMost = 512;
+constexpr int kWarp = 32, kThreadsMax = 512;
 
 // Strides are in elements, between rows.
 struct Parameters {
@@ -63,7 +63,7 @@ struct Parameters {
 
 // C: element type of the caches.
 template <int N, class X, class C, RopePairs kPairs>
-__global__ void __launch_bounds__(kThreadsMost) rope_kv_write(const __grid_constant__ Parameters p) {
+__global__ void __launch_bounds__(kThreadsMax) rope_kv_write(const __grid_constant__ Parameters p) {
   constexpr int kWord = N > 1 ? 16 / sizeof(X) : 1;
   const int64_t token = blockIdx.x;
   tile::release_next();
@@ -167,7 +167,7 @@ Status Launcher::enqueue(const RopeKvWrite::Problem& p, const RopeKvWrite::Args&
   const int64_t word = each > 1 ? 16 / bytes_of(rope.x, 1) : 1;
   const int64_t work =
       (rope.heads + p.kv_heads) * (rope.rotary / 2) / each + p.kv_heads * rope.head_dim / word;
-  const int64_t threads = std::min<int64_t>((work + kWarp - 1) / kWarp * kWarp, kThreadsMost);
+  const int64_t threads = std::min<int64_t>((work + kWarp - 1) / kWarp * kWarp, kThreadsMax);
   const Launch how{.grid = {static_cast<unsigned>(rope.tokens), 1, 1},
                    .block = {static_cast<unsigned>(threads), 1, 1}};
   return launch(rope_kv_write_rows_sm90.name, kernel, how, stream, parameters);

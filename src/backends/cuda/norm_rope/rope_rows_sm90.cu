@@ -44,7 +44,7 @@ extern const Candidate<Rope> rope_rows_sm90 = {
 namespace sluice::cuda {
 namespace {
 
-constexpr int kWarp = 32, kThreadsMost = 512;
+constexpr int kWarp = 32, kThreadsMax = 512;
 
 struct Parameters {
   const int32_t* positions;
@@ -56,7 +56,7 @@ struct Parameters {
 };
 
 template <int N, class X, RopePairs kPairs>
-__global__ void __launch_bounds__(kThreadsMost) rope(const __grid_constant__ Parameters p) {
+__global__ void __launch_bounds__(kThreadsMax) rope(const __grid_constant__ Parameters p) {
   const int64_t token = blockIdx.x;
   X* const row = static_cast<X*>(p.x) + token * p.x_stride + p.first;
   tile::release_next();
@@ -109,7 +109,7 @@ Status Launcher::enqueue(const Rope::Problem& p, const Rope::Args& a, Workspace,
                         : each == kPairsWoven ? kernel_for<kPairsWoven>(p)
                                               : kernel_for<1>(p);
   const int64_t groups = p.heads * (p.rotary / 2) / each;
-  const int64_t threads = std::min<int64_t>((groups + kWarp - 1) / kWarp * kWarp, kThreadsMost);
+  const int64_t threads = std::min<int64_t>((groups + kWarp - 1) / kWarp * kWarp, kThreadsMax);
   const Launch how{.grid = {static_cast<unsigned>(p.tokens), 1, 1},
                    .block = {static_cast<unsigned>(threads), 1, 1}};
   return launch(rope_rows_sm90.name, kernel, how, stream, parameters);

@@ -18,8 +18,8 @@
 namespace sluice::cuda {
 namespace {
 
-constexpr int kThreadsMost = 512, kWarpsMost = kThreadsMost / 32;
-constexpr int64_t kTokensMost = 4;
+constexpr int kThreadsMax = 512, kWarpsMax = kThreadsMax / 32;
+constexpr int64_t kTokensMax = 4;
 
 Refusal supports(const RouterGemm::Problem& p, const DeviceInfo& d) {
   Refusal r;
@@ -28,7 +28,7 @@ Refusal supports(const RouterGemm::Problem& p, const DeviceInfo& d) {
          "x in bf16 if w is in bf16 (no kernel for x in f32 with w in bf16)",
          std::string("x=") + text(p.x) + " w=" + text(p.w));
   need_multiple(r, "hidden", p.hidden, 8, "16-byte chunks of a row");
-  r.need(p.tokens <= kTokensMost, "tokens <= 4 (every CTA reads every token)", "tokens", p.tokens);
+  r.need(p.tokens <= kTokensMax, "tokens <= 4 (every CTA reads every token)", "tokens", p.tokens);
   return r;
 }
 
@@ -319,8 +319,8 @@ Status launch_slices(const RouterGemm::Problem& p, const RouterParameters& r, St
 // kTokens: tokens per CTA. kChunks: chunks of eight elements that a thread loads at once, per row. kAnyRows: rows of x may
 // start at any address. The code is short, because a launch executes it once and fetching its instructions is part of the time.
 template <class X, class W, int kTokens, int kChunks, bool kAnyRows>
-__global__ void __launch_bounds__(kThreadsMost) gemv(const __grid_constant__ RouterParameters p) {
-  __shared__ float parts[kTokens][kWarpsMost];
+__global__ void __launch_bounds__(kThreadsMax) gemv(const __grid_constant__ RouterParameters p) {
+  __shared__ float parts[kTokens][kWarpsMax];
   const int expert = blockIdx.x, first = blockIdx.y * kTokens;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
   const W* w = static_cast<const W*>(p.w) + (expert * p.hidden + threadIdx.x * 8);
@@ -379,7 +379,7 @@ __global__ void __launch_bounds__(kThreadsMost) gemv(const __grid_constant__ Rou
   if (warp >= kTokens || token >= p.tokens) return;
   float total = lane < warps ? parts[warp][lane] : 0.f;
 #pragma unroll
-  for (int away = kWarpsMost / 2; away > 0; away /= 2) total += __shfl_xor_sync(0xffffffffu, total, away);
+  for (int away = kWarpsMax / 2; away > 0; away /= 2) total += __shfl_xor_sync(0xffffffffu, total, away);
   if (lane == 0) store_logit(p, token, expert, total + tile::weight_value<W>(bias));
 }
 
@@ -393,7 +393,7 @@ Shape shape_for(int64_t chunks) {
   constexpr int64_t kOneChunk = 256;
   const int in_flight = chunks <= kOneChunk ? 1 : 2;
   const int64_t threads = (chunks + 32 * in_flight - 1) / (32 * in_flight) * 32;
-  return {static_cast<int>(std::clamp<int64_t>(threads, kFewest, kThreadsMost)), in_flight};
+  return {static_cast<int>(std::clamp<int64_t>(threads, kFewest, kThreadsMax)), in_flight};
 }
 
 template <class X, class W, int kChunks>

@@ -58,12 +58,12 @@ double router_terms_us(const RouterGemm::Problem& p, const RouterTilePlan& plan,
 }
 
 std::vector<Config> router_terms_configs(const RouterGemm::Problem& p, const DeviceInfo& d) {
-  constexpr int kSplitsMost = 8;
+  constexpr int kSplitsMax = 8;
   constexpr double kNearTheBest = 1.25;
   constexpr size_t kListed = 6;  // at most this many, because tests run all listed configurations
   std::vector<Config> all;
   for (const RouterTile& tile : kRouterTermTiles)
-    for (int splits = 1; splits <= kSplitsMost; ++splits) {
+    for (int splits = 1; splits <= kSplitsMax; ++splits) {
       const RouterTilePlan plan{.tile = tile, .splits = splits};
       if (tile_memory(p, plan).stages == 0) continue;
       all.push_back({.name = router_tile_name(plan),

@@ -21,7 +21,7 @@ namespace {
 constexpr RouterTileData kData = {.name = "cuda.router_gemm.terms_sm90",
                                   .weights = DType::kF32,
                                   .why = "tile_sm90 supports bf16 weights",
-                                  .hidden_least = 128,
+                                  .hidden_min = 128,
                                   .configs = router_terms_configs};
 
 struct Launcher {

@@ -18,7 +18,7 @@ struct RouterTileData {
   std::string_view name;
   DType weights;
   std::string_view why;  // why other types of weights are refused; the refusal's text ends with it
-  int64_t hidden_least;  // minimum; shorter sums may miss their error bound on tensor cores
+  int64_t hidden_min;    // minimum; shorter sums may miss their error bound on tensor cores
   std::vector<Config> (*configs)(const RouterGemm::Problem&, const DeviceInfo&);
 };
 
@@ -30,9 +30,9 @@ struct RouterTileCandidate {
     need_type(r, "x", p.x, DType::kBF16, "wgmma operand");
     need_type(r, "w", p.w, kData.weights, kData.why);
     need_multiple(r, "hidden", p.hidden, 8, "16-byte rows for TMA");
-    if (p.hidden < kData.hidden_least)
+    if (p.hidden < kData.hidden_min)
       r.need(false,
-             "hidden >= " + std::to_string(kData.hidden_least) +
+             "hidden >= " + std::to_string(kData.hidden_min) +
                  " (shorter sums may miss their bound on tensor cores)",
              "hidden", p.hidden);
     return r;

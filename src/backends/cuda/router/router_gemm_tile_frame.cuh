@@ -126,8 +126,9 @@ struct RouterTileFrame : RouterFetch<kGroups, kTokens, kSource, W> {
     }
   }
 
-  // Adds up four logits of kBatch tokens, kRows apart, of which `rows` remain: first the splits in order, then the bias. own,
-  // theirs: sums of the first token. The loop over a split's loads has no early exit, so that the loads are issued together.
+  // total[i] = four logits of the token i * kRows after the first: the sums of all splits, in their order, and the bias. Only
+  // tokens before the first one + `rows` are read. own, theirs: this split's and the other splits' sums of the first token.
+  // The loop over a split's loads has no early exit, so that the loads are issued together.
   template <int kBatch>
   static __device__ void add_parts(const Parameters& p, const Place& at, const float* own,
                                    const float* theirs, int message, int rows, float4 bias,

@@ -29,7 +29,7 @@ std::vector<Config> configs(const RouterGemm::Problem& p, const DeviceInfo& d) {
 constexpr RouterTileData kData = {.name = "cuda.router_gemm.tile_sm90",
                                   .weights = DType::kBF16,
                                   .why = "wgmma operand",
-                                  .hidden_least = 0,
+                                  .hidden_min = 0,
                                   .configs = configs};
 
 struct Launcher {

@@ -337,11 +337,11 @@ double cut_us(const Cut& cut, const RouterGemm::Problem& p) {
 }
 
 Cut cut_for(const RouterGemm::Problem& p) {
-  constexpr int kFewest = 2, kMost = 16;
+  constexpr int kFewest = 2, kMax = 16;
   Cut best{};
   double least = 0;
   for (const Tile& tile : kTiles) {
-    for (int blocks = kFewest; blocks <= kMost; blocks *= 2) {
+    for (int blocks = kFewest; blocks <= kMax; blocks *= 2) {
       const Cut cut{&tile, blocks};
       const double us = cut_us(cut, p);
       if (best.tile && us >= least) continue;

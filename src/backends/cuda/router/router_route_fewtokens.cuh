@@ -282,7 +282,7 @@ __device__ __forceinline__ float inverse_of(const Few& p, const float (&part)[kS
 // The threads of a CTA that do not choose write the normalized row, eight
 // columns at a time. This is thread `first` of kThreads. The constructor
 // loads x before the sums of squares arrive; write() gets the inverse RMS.
-template <int kThreads, int64_t kHiddenMost>
+template <int kThreads, int64_t kHiddenMax>
 class NormedRow {
  public:
   __device__ __forceinline__ NormedRow(const Few& p, int token, int first)
@@ -303,7 +303,7 @@ class NormedRow {
   }
 
  private:
-  static constexpr int kEach = static_cast<int>((kHiddenMost / 8 + kThreads - 1) / kThreads);
+  static constexpr int kEach = static_cast<int>((kHiddenMax / 8 + kThreads - 1) / kThreads);
 
   template <class F>
   __device__ __forceinline__ void for_each(F f) const {

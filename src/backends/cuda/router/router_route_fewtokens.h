@@ -17,11 +17,11 @@ constexpr int kUnit = 32;  // elements of a row that four lanes load together
 // units of a row, all at once. The tile of a CTA is 8 * rows tokens x 8 * columns experts.
 struct Cut {
   int rows, columns, split, warps, flight;
-  constexpr int64_t hidden_most() const { return int64_t{kUnit} * split * warps * flight; }
+  constexpr int64_t hidden_max() const { return int64_t{kUnit} * split * warps * flight; }
 };
 enum class Blocks { kCluster, kGrid };
 
-constexpr int64_t kTokensMost = 64;  // maximum number of tokens of any instance
+constexpr int64_t kTokensMax = 64;  // maximum number of tokens of any instance
 // Words in Queue::grid_words per token and split for sums of squares. A sum is written twice: to a word
 // that the choosing threads read and reset, and to a word that the normalizing threads read and reset.
 constexpr int kSquareWords = 2;
@@ -36,7 +36,7 @@ struct Instance {
   double first_us, more_us;  // cost of one token; of each further token
 
   bool serves(const RouterRoute::Problem& p) const {
-    return tile::team_serves(p.route, experts, list, kind) && p.hidden <= cut.hidden_most() &&
+    return tile::team_serves(p.route, experts, list, kind) && p.hidden <= cut.hidden_max() &&
            p.route.tokens <= tokens;
   }
   // Words that the instance needs in Queue::grid_words, after the first kGridWordsBytes bytes.
@@ -46,11 +46,11 @@ struct Instance {
 // Instances of the same kind and number of experts split k in the same way,
 // whatever their tiles, so the results do not depend on the number of tokens.
 constexpr Instance kInstances[] = {
-    {32, 4, tile::kSoftmaxOfChosen, Blocks::kCluster, {1, 4, 16, 6, 1}, kTokensMost, 2.40, 0.006},
+    {32, 4, tile::kSoftmaxOfChosen, Blocks::kCluster, {1, 4, 16, 6, 1}, kTokensMax, 2.40, 0.006},
     {128, 4, tile::kSoftmaxOfChosen, Blocks::kGrid, {1, 1, 8, 12, 1}, 16, 2.84, 0.017},
-    {128, 4, tile::kSoftmaxOfChosen, Blocks::kGrid, {2, 2, 8, 12, 1}, kTokensMost, 2.84, 0.013},
+    {128, 4, tile::kSoftmaxOfChosen, Blocks::kGrid, {2, 2, 8, 12, 1}, kTokensMax, 2.84, 0.013},
     {128, 8, tile::kSoftmaxRenormalized, Blocks::kGrid, {1, 1, 8, 12, 1}, 16, 2.94, 0.015},
-    {128, 8, tile::kSoftmaxRenormalized, Blocks::kGrid, {2, 2, 8, 12, 1}, kTokensMost, 3.05, 0.010},
+    {128, 8, tile::kSoftmaxRenormalized, Blocks::kGrid, {2, 2, 8, 12, 1}, kTokensMax, 3.05, 0.010},
     {256, 8, tile::kGroupedSigmoid, Blocks::kGrid, {1, 1, 4, 14, 4}, 8, 3.95, 0.060},
     {256, 8, tile::kGroupedSigmoid, Blocks::kGrid, {1, 2, 4, 14, 4}, 16, 4.26, 0.050},
     {256, 8, tile::kBiasedSoftplus, Blocks::kGrid, {1, 1, 4, 16, 2}, 8, 3.65, 0.030},
@@ -79,10 +79,10 @@ inline void need_few(Refusal& r, const RouterRoute::Problem& p, const DeviceInfo
   for (const Instance& i : kInstances) {
     if (!tile::team_serves(p.route, i.experts, i.list, i.kind)) continue;
     tokens = std::max(tokens, i.tokens);
-    hidden = i.cut.hidden_most();
+    hidden = i.cut.hidden_max();
   }
   Refusal team;
-  tile::need_team(team, p.route, tokens > 0 ? tokens : kTokensMost);
+  tile::need_team(team, p.route, tokens > 0 ? tokens : kTokensMax);
   // if not, the refusal below names the rule and the experts
   const bool known = tokens > 0 || !team.accepted();
   r.append(team);

@@ -12,14 +12,14 @@
 namespace sluice::cuda {
 namespace {
 
-constexpr int64_t kColumns = 8, kThreadsMost = 1024;  // per thread; per CTA
+constexpr int64_t kColumns = 8, kThreadsMax = 1024;  // per thread; per CTA
 
 Refusal supports(const CombineNorm::Problem& p, const DeviceInfo& d) {
   Refusal r;
   need_sm90(r, d);
   need_multiple(r, "hidden", p.combine.hidden, kColumns, "16-byte accesses");
   r.need(!p.x_unaligned, "rows at multiples of 16 bytes", "x_unaligned=1");
-  r.need(p.combine.hidden <= kColumns * kThreadsMost, "hidden <= 8192 (a row in the registers of a CTA)",
+  r.need(p.combine.hidden <= kColumns * kThreadsMax, "hidden <= 8192 (a row in the registers of a CTA)",
          "hidden", p.combine.hidden);
   return r;
 }
@@ -62,7 +62,7 @@ struct Pace {
   bool weight_first;  // the norm's weight is loaded before the wait for the previous launch
 };
 enum class Rows : uint8_t { kFew, kMany };
-constexpr Pace kPaces[] = {{kThreadsMost, 1, 4, true}, {512, 4, 1, false}};
+constexpr Pace kPaces[] = {{kThreadsMax, 1, 4, true}, {512, 4, 1, false}};
 __host__ __device__ constexpr Pace pace_of(Rows rows) { return kPaces[static_cast<int>(rows)]; }
 constexpr int64_t kManyRows = 192, kManyColumns = pace_of(Rows::kMany).threads * kColumns;
 

@@ -8,7 +8,7 @@
 namespace sluice::cuda::combining {
 
 constexpr int kWide = 8;  // columns per 16-byte access of bf16
-constexpr int kSlotsMost = 64;
+constexpr int kSlotsMax = 64;
 
 struct Parameters {
   const void *g, *bias, *shared, *residual;
@@ -29,7 +29,7 @@ struct Slot {
 };
 // The slots of a token that have rows, in their order. Of a rank's experts few slots of a token may be.
 struct Slots {
-  Slot of[kSlotsMost];
+  Slot of[kSlotsMax];
   int count;
 };
 

@@ -17,16 +17,16 @@ namespace {
 
 using Problem = RouteGroup::Problem;
 using Args = RouteGroup::Args;
-constexpr int kTokensMost = 64, kSlotsMost = 8;
-constexpr unsigned kClusterMost = 16;
+constexpr int kTokensMax = 64, kSlotsMax = 8;
+constexpr unsigned kClusterMax = 16;
 constexpr int kTokenBytes = 16;  // ids of one token
 
-constexpr int teams_most(int64_t experts) { return experts <= 256 ? 4 : 2; }
+constexpr int teams_max(int64_t experts) { return experts <= 256 ? 4 : 2; }
 
 Refusal supports(const Problem& p, const DeviceInfo& d) {
   Refusal r;
   need_sm90(r, d);
-  tile::need_team(r, p.route, std::min<int64_t>(kTokensMost, kClusterMost * teams_most(p.route.experts)));
+  tile::need_team(r, p.route, std::min<int64_t>(kTokensMax, kClusterMax * teams_max(p.route.experts)));
   r.need(p.row_align == 1, "row_align=1", "row_align", p.row_align);
   return r;
 }
@@ -36,7 +36,7 @@ unsigned blocks_of(const RouteTopk::Problem& p) {
   const auto tokens = static_cast<unsigned>(p.tokens);
   unsigned blocks = 1;
   if (tokens > 1 && p.tokens * p.experts > 128)
-    while (blocks < kClusterMost && blocks < tokens) blocks *= 2;
+    while (blocks < kClusterMax && blocks < tokens) blocks *= 2;
   return blocks;
 }
 
@@ -100,13 +100,13 @@ struct Few {
 template <int kExperts, int kList>
 struct alignas(16) Memory {
   static constexpr int kWarps = kExperts / 32;
-  uint64_t arrived;                         // mbarrier: ids of all tokens have arrived
-  alignas(16) uint16_t id[kTokensMost][8];  // ids of all tokens
-  alignas(16) uint2 tokens[kExperts];       // mask of each expert's tokens
+  uint64_t arrived;                        // mbarrier: ids of all tokens have arrived
+  alignas(16) uint16_t id[kTokensMax][8];  // ids of all tokens
+  alignas(16) uint2 tokens[kExperts];      // mask of each expert's tokens
   // rows | tiles << 16 of the experts before this one in its group of 32
   alignas(16) uint32_t before[kExperts];
   alignas(16) uint32_t sum[(kWarps + 3) / 4 * 4];  // rows | tiles << 16 of each group of 32 experts
-  tile::TeamMemory<kExperts, kList> team[teams_most(kExperts)];
+  tile::TeamMemory<kExperts, kList> team[teams_max(kExperts)];
 };
 
 template <int kWarps>
@@ -127,8 +127,8 @@ __device__ __forceinline__ void take_ids(Memory<kExperts, kList>& m, const Few& 
                                          uint32_t threads) {
   tile::barrier_wait(&m.arrived, 0);
 #pragma unroll 1
-  for (uint32_t i = tid; i < p.tokens * kSlotsMost; i += threads) {
-    const uint32_t t = i / kSlotsMost, id = m.id[t][i % kSlotsMost];
+  for (uint32_t i = tid; i < p.tokens * kSlotsMax; i += threads) {
+    const uint32_t t = i / kSlotsMax, id = m.id[t][i % kSlotsMax];
     if (id != tile::kNoExpert) atomicOr(t < 32 ? &m.tokens[id].x : &m.tokens[id].y, 1u << t % 32);
   }
   __syncthreads();
@@ -167,8 +167,7 @@ __device__ __forceinline__ void write_row(const Memory<kExperts, kList>& m, cons
 // kAlone: the grid is one CTA, with one team per token. kShared: there are shared slots. Only the last lines of the kernel depend on
 // it, but with one kernel for both cases the compiler scheduled the earlier code differently, and one token took 0.03 to 0.07 us more.
 template <int kExperts, int kList, tile::TeamKind kKind, bool kAlone, bool kShared>
-__global__ void __launch_bounds__(kExperts* teams_most(kExperts), 1)
-    route_few(const __grid_constant__ Few p) {
+__global__ void __launch_bounds__(kExperts* teams_max(kExperts), 1) route_few(const __grid_constant__ Few p) {
   extern __shared__ uint4 shared[];
   constexpr int kWarps = kExperts / 32;
   auto& m = *reinterpret_cast<Memory<kExperts, kList>*>(shared);

@@ -12,7 +12,7 @@
 namespace sluice::cuda::group_lanes {
 
 // Maximum CTAs per cluster and per grid, and maximum threads per CTA.
-constexpr int kClusterBlocks = 16, kGridBlocks = 128, kThreadsMost = 512;
+constexpr int kClusterBlocks = 16, kGridBlocks = 128, kThreadsMax = 512;
 // Count vectors that a CTA adds up: one per CTA of a cluster, or one per group of CTAs of a grid.
 constexpr int kSums = 16;
 
@@ -46,7 +46,7 @@ struct alignas(16) Memory {
   uint32_t before[kExperts];           // rows in preceding CTAs
   uint32_t tile_begin[kExperts];       // first tile
   uint32_t of_warp[2][kExperts / 32];  // rows and tiles per warp
-  tile::LaneMemory<Shape::kTokens> warp[kThreadsMost / 32];
+  tile::LaneMemory<Shape::kTokens> warp[kThreadsMax / 32];
 };
 // Follows Memory: the mask [experts, words], slots and weights [tokens per CTA, kList], and each warp's rows of logits.
 template <int kExperts, int kList, int kLanes>
@@ -164,11 +164,11 @@ struct Cta {
         here(first < p.tokens ? min(p.tokens_per_block, p.tokens - first) : 0),
         slots(here * kList),
         a_pass(warps * Shape::kTokens) {
-    const uint32_t slots_most = p.tokens_per_block * kList;
+    const uint32_t slots_max = p.tokens_per_block * kList;
     mask = reinterpret_cast<uint32_t*>(&m + 1);
     slot = mask + kExperts * p.words;
-    weight = reinterpret_cast<float*>(slot + slots_most);
-    rows = reinterpret_cast<std::byte*>(slot + (slots_most * 2 + 3) / 4 * 4);
+    weight = reinterpret_cast<float*>(slot + slots_max);
+    rows = reinterpret_cast<std::byte*>(slot + (slots_max * 2 + 3) / 4 * 4);
   }
 
   // Clears the masks and, in a cluster, begins the exchange. Returns the bias of expert `tid`, a weight, so this may precede the wait.

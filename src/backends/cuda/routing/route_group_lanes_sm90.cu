@@ -18,8 +18,8 @@ namespace {
 using Problem = RouteGroup::Problem;
 constexpr int kClusterBlocks = 16;
 constexpr int kGridBlocks = 128, kBlockTokens = 255;  // a CTA's counts are bytes
-constexpr int kTokensMost = kGridBlocks * kBlockTokens;
-constexpr int kThreadsMost = 512;
+constexpr int kTokensMax = kGridBlocks * kBlockTokens;
+constexpr int kThreadsMax = 512;
 
 // How tokens are divided: lanes per token, and whether the CTAs form a cluster or a grid.
 enum class Blocks { kCluster, kGrid };
@@ -35,9 +35,9 @@ struct Shares {
 Shares shares_of(const RouteTopk::Problem& p) {
   const auto over = [](int64_t a, int64_t b) { return static_cast<uint32_t>((a + b - 1) / b); };
   const bool scores = RouteTopk::chooses_by_score(p), many = p.experts > 256;
-  const uint32_t cluster_most = !scores ? (p.top_k <= 4 ? 64 : 32) : many ? 12 : 16;
+  const uint32_t cluster_max = !scores ? (p.top_k <= 4 ? 64 : 32) : many ? 12 : 16;
   Shares s{.tokens = over(p.tokens, kClusterBlocks)};
-  if (s.tokens > cluster_most) {
+  if (s.tokens > cluster_max) {
     s.blocks = Blocks::kGrid;
     s.tokens = over(p.tokens, kGridBlocks);
     s.count = over(p.tokens, s.tokens);
@@ -49,14 +49,14 @@ Shares shares_of(const RouteTopk::Problem& p) {
   }
   const int at_once = static_cast<int>(s.tokens) * s.lanes,
             least = static_cast<int>(std::max<int64_t>(p.experts, 256));
-  s.threads = std::clamp((at_once + 31) / 32 * 32, least, kThreadsMost);
+  s.threads = std::clamp((at_once + 31) / 32 * 32, least, kThreadsMax);
   return s;
 }
 
 Refusal supports(const Problem& p, const DeviceInfo& d) {
   Refusal r;
   need_sm90(r, d);
-  tile::need_team(r, p.route, kTokensMost);
+  tile::need_team(r, p.route, kTokensMax);
   r.need(p.row_align == 1, "row_align=1", "row_align", p.row_align);
   if (shares_of(p.route).blocks == Blocks::kGrid)
     r.need(d.cores >= kGridBlocks, "at least 128 SMs for this many tokens (grid barrier, one CTA per SM)",
@@ -113,14 +113,14 @@ namespace {
 using Args = RouteGroup::Args;
 using group_lanes::Lanes;
 static_assert(kClusterBlocks == group_lanes::kClusterBlocks && kGridBlocks == group_lanes::kGridBlocks &&
-              kThreadsMost == group_lanes::kThreadsMost);
+              kThreadsMax == group_lanes::kThreadsMax);
 // So much shared memory that no second CTA fits on the SM. With dependent launches, two to four CTAs of
 // a grid crowded onto the SMs that became free first while other SMs stayed empty, which cost 2 to 4 us.
 constexpr size_t kAloneBytes = size_t{115} << 10;
 
 // kGrid: the CTAs form a grid, otherwise a cluster.
 template <int kExperts, int kList, tile::TeamKind kKind, int kLanes, bool kGrid>
-__global__ void __launch_bounds__(kThreadsMost, 1) route_lanes(const __grid_constant__ Lanes p) {
+__global__ void __launch_bounds__(kThreadsMax, 1) route_lanes(const __grid_constant__ Lanes p) {
   extern __shared__ uint4 shared[];
   const group_lanes::Cta<kExperts, kList, kKind, kLanes, kGrid> cta(p, shared);
   const float bias = cta.begin();

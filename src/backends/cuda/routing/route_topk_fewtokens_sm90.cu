@@ -13,12 +13,12 @@ namespace sluice::cuda {
 namespace {
 
 using Problem = RouteTopk::Problem;
-constexpr int kTokensMost = 132;
+constexpr int kTokensMax = 132;
 
 Refusal supports(const Problem& p, const DeviceInfo& d) {
   Refusal r;
   need_sm90(r, d);
-  tile::need_team(r, p, kTokensMost);
+  tile::need_team(r, p, kTokensMax);
   return r;
 }
 

@@ -318,7 +318,7 @@ Status Launcher::enqueue(const Sample::Problem& p, const Sample::Args& a, Worksp
   if (p.rows == 0) return {};
   static_assert(kBlocksOfRow == kBlocks);
   constexpr int64_t kBytes = 16;
-  constexpr size_t kMost = size_t{227} << 10,
+  constexpr size_t kMax = size_t{227} << 10,
                    kAlone = size_t{120} << 10;  // per CTA: no second CTA fits on the SM
   constexpr int64_t kFewRows = 16;
   const int64_t each = kBytes * 8 / bits_of(p.logits), groups = (p.vocab + each - 1) / each;
@@ -338,7 +338,7 @@ Status Launcher::enqueue(const Sample::Problem& p, const Sample::Args& a, Worksp
                               .wide = reinterpret_cast<uintptr_t>(a.logits.data) % kBytes == 0 &&
                                       (p.rows == 1 || bytes_of(p.logits, a.logits.stride[0]) % kBytes == 0)};
   const size_t held = kScratchBytes + static_cast<size_t>(bytes_of(p.logits, slice));
-  const bool holds = held <= kMost, bf16 = p.logits == DType::kBF16;
+  const bool holds = held <= kMax, bf16 = p.logits == DType::kBF16;
   const auto kernel = holds ? (bf16 ? sample<__nv_bfloat16, Where::kShared> : sample<float, Where::kShared>)
                             : (bf16 ? sample<__nv_bfloat16, Where::kGlobal> : sample<float, Where::kGlobal>);
   const size_t bytes = holds ? held : kScratchBytes;

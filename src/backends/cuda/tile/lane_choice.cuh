@@ -6,7 +6,7 @@
 // A lane sorts its values c (what the rule ranks experts by) with networks of minima and maxima and keeps the kList best. The lanes merge
 // their lists, so that all have the token's list. Experts with c >= the last entry of that list are chosen. A lane lists its chosen experts in
 // shared memory; then each lane of the token handles one listed expert and counts its slot. Networks of floats do not handle NaN, and a list
-// has kMost entries at most. So a row with NaN, or with more ties for the last slot than that, is processed by the whole warp (tile/topk.cuh).
+// has kMax entries at most. So a row with NaN, or with more ties for the last slot than that, is processed by the whole warp (tile/topk.cuh).
 #pragma once
 #include "backends/cuda/tile/async_copy.cuh"
 #include "backends/cuda/tile/few_tokens.cuh"
@@ -18,8 +18,8 @@ namespace sluice::cuda::tile {
 template <int kExperts, int kList, int kLanes>
 struct LaneShape {
   static constexpr int kPerLane = kExperts / kLanes;
-  static constexpr int kTokens = 32 / kLanes;                   // tokens per warp
-  static constexpr uint32_t kMost = kLanes < 16 ? kLanes : 16;  // most entries in a token's list of experts
+  static constexpr int kTokens = 32 / kLanes;                  // tokens per warp
+  static constexpr uint32_t kMax = kLanes < 16 ? kLanes : 16;  // most entries in a token's list of experts
   // Bytes between the parts of adjacent lanes in a row in shared memory; elements have kElement bytes. If a part is whole
   // 16-byte chunks, the stride is an odd number of chunks, so that 16-byte reads of adjacent lanes have no bank conflicts.
   template <int kElement>
@@ -258,7 +258,7 @@ __device__ __forceinline__ uint32_t rank_of(const float (&v)[kList], float own, 
   if (__any_sync(kAllLanes, ties && !odd)) {
     rank = 0;
 #pragma unroll 1
-    for (int i = 0; i < static_cast<int>(Shape::kMost); ++i) {
+    for (int i = 0; i < static_cast<int>(Shape::kMax); ++i) {
       const float other = __shfl_sync(kAllLanes, own, i, kLanes);
       const uint32_t other_expert = __shfl_sync(kAllLanes, expert, i, kLanes);
       if (i < static_cast<int>(all)) rank += other > own || (other == own && other_expert < expert);
@@ -306,7 +306,7 @@ __device__ __forceinline__ Chosen choose_by_lanes(const TokenRule& rule, std::by
   uint32_t up_to = count;
   add_lanes_before<kLanes, kLanes>(static_cast<int>(sub), up_to);
   const uint32_t all = __shfl_sync(kAllLanes, up_to, kLanes - 1, kLanes);
-  odd |= all < static_cast<uint32_t>(rule.top_k) || all > Shape::kMost;
+  odd |= all < static_cast<uint32_t>(rule.top_k) || all > Shape::kMax;
   constexpr uint32_t kOwn = kLanes == 32 ? kAllLanes : (1u << kLanes % 32) - 1;
   const uint32_t odd_lanes = __ballot_sync(kAllLanes, odd);
   odd = odd_lanes >> token * kLanes & kOwn;

@@ -62,9 +62,9 @@ inline bool team_serves(const RouteTopk::Problem& p, int experts, int list, Team
   const bool groups = !wanted.grouped || (p.groups == kTeamGroups && p.topk_groups == kTeamGroupsKept);
   return p.experts == experts && p.top_k <= list && kTeamRules[kind] == wanted && groups;
 }
-inline void need_team(Refusal& r, const RouteTopk::Problem& p, int64_t tokens_most) {
-  r.need(p.tokens >= 1 && p.tokens <= tokens_most, "1 to " + std::to_string(tokens_most) + " tokens",
-         "tokens", p.tokens);
+inline void need_team(Refusal& r, const RouteTopk::Problem& p, int64_t tokens_max) {
+  r.need(p.tokens >= 1 && p.tokens <= tokens_max, "1 to " + std::to_string(tokens_max) + " tokens", "tokens",
+         p.tokens);
   r.need(p.input == RoutingInput::kLogits && !routing_rule(p.method).by_hash, "experts chosen from logits",
          "method=" + std::string(word(p.method)));
   r.need(p.scope == ExpertScope::kAll, "scope=all", "scope=" + std::string(word(p.scope)));

@@ -24,9 +24,9 @@ enum class PairShares : int32_t { kNothing, kRowsOfX, kWeights };
 
 // A compiled kernel. Sizes are per CTA. The tile of a pair is 2 x tile_m high if the CTAs share rows of x, and 2 x tile_n wide if they share weights.
 struct TileKernel {
-  int tile_m;                   // weight rows; 64 or 128 per warpgroup
-  int n_least, n_step, n_most;  // tile_n (rows of x per tile): minimum, step and maximum
-  int k_steps;                  // k blocks (64 values of k) per stage
+  int tile_m;                // weight rows; 64 or 128 per warpgroup
+  int n_min, n_step, n_max;  // tile_n (rows of x per tile): minimum, step and maximum
+  int k_steps;               // k blocks (64 values of k) per stage
   XSource x;
   PairShares shares = PairShares::kNothing;
 
@@ -35,7 +35,7 @@ struct TileKernel {
   constexpr int groups(bool decodes) const { return decodes && tile_m != 128 ? 3 : tile_m > 64 ? 2 : 1; }
   // Size of a tile: of one CTA, or of both CTAs of a pair.
   constexpr int64_t rows_of_weights() const { return shares == PairShares::kRowsOfX ? 2 * tile_m : tile_m; }
-  constexpr int rows_of_x() const { return shares == PairShares::kWeights ? 2 * n_most : n_most; }
+  constexpr int rows_of_x() const { return shares == PairShares::kWeights ? 2 * n_max : n_max; }
 };
 
 // mxfp4: three consumer warpgroups, which decode codes in registers. A smaller tile_n leaves
@@ -132,13 +132,13 @@ enum class ExpertOrder : int32_t {
   kLong,     // like kGiven, but without the limits on the numbers of experts and tiles
 };
 
-// One launch of a configuration: a kernel of tile_kernels(), and the experts that it computes: those with rows_least to rows_most
+// One launch of a configuration: a kernel of tile_kernels(), and the experts that it computes: those with rows_min to rows_max
 // rows. If kernel is kOrderRows, the launch copies rows of tokens in y's order to the workspace, for the launches after it. If it is
 // kQuantizeRows or kQuantizeOrdered, the launch rounds rows of x to FP8 there, as they are or in y's order.
 struct TileLaunch {
   static constexpr int kOrderRows = -1, kQuantizeRows = -2, kQuantizeOrdered = -3;
   int kernel = 0;
-  int rows_least = 1, rows_most = INT32_MAX;
+  int rows_min = 1, rows_max = INT32_MAX;
   ExpertOrder order = ExpertOrder::kGiven;
   int index = 0;  // index among the tile launches of the configuration
 
@@ -147,13 +147,13 @@ struct TileLaunch {
     return {v[0], v[1], v[2], static_cast<ExpertOrder>(v[3]), v[4]};
   }
   KernelLaunch launch() const {
-    return {.value = {kernel, rows_least, rows_most, static_cast<int32_t>(order), index}};
+    return {.value = {kernel, rows_min, rows_max, static_cast<int32_t>(order), index}};
   }
 };
 
 // A launch that computes both products in tiles (grouped_tiles.cuh).
 struct GroupedLaunch {
-  static constexpr int kExpertsMost = 512;  // one per thread of a CTA
+  static constexpr int kExpertsMax = 512;  // one per thread of a CTA
   int kernel = 0;
   ExpertOrder order = ExpertOrder::kGiven;
 

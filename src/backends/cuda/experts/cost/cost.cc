@@ -38,8 +38,8 @@ TileWork work_of(const TileConstants& c, const ExpertGemm::Problem& p, int kerne
   const double tile_rows = k.rows_of_x(), tiles = std::ceil(std::max(1.0, rows) / tile_rows - 1e-9);
   // The mean width of a tile, per CTA. The numbers of steps in an expert's tiles differ by at most one.
   const double columns =
-      std::clamp(std::ceil(rows / k.n_step - 1e-9) * k.n_step / tiles / (k.rows_of_x() / k.n_most),
-                 static_cast<double>(k.n_least), static_cast<double>(k.n_most));
+      std::clamp(std::ceil(rows / k.n_step - 1e-9) * k.n_step / tiles / (k.rows_of_x() / k.n_max),
+                 static_cast<double>(k.n_min), static_cast<double>(k.n_max));
   const FragmentShape shape = ExpertGemm::fragments(p);
   const auto k_blocks = static_cast<double>(shape.k_blocks),
              row_blocks = static_cast<double>(shape.row_blocks);
@@ -234,7 +234,7 @@ double tile_us(TileWorks* works, const DeviceInfo& d, std::span<const TileLaunch
       const RowKind& kind = rows.of[static_cast<size_t>(index)];
       const TileLaunch& launch = launches[i];
       const double whole = std::round(kind.rows);
-      if (whole < launch.rows_least || whole > launch.rows_most) continue;
+      if (whole < launch.rows_min || whole > launch.rows_max) continue;
       const TileWork& work = works->of(launch.kernel, index);
       const double ctas = kernels[static_cast<size_t>(launch.kernel)].ctas();
       all += kind.experts * work.tiles * work.along_m_time * ctas * work.us / d.cores;

@@ -27,17 +27,17 @@ ExpertLoad expert_load(const ExpertGemm::Problem& p);
 // fragment times `columns` rows of x (with padding) an SM needs the larger of two times: fragment_ns +
 // fragment_column_ns x columns, to decode and to read operands, and column_ns x columns, on the tensor cores.
 struct TileConstants {
-  static constexpr int kKernelsMost = 24;
+  static constexpr int kKernelsMax = 24;
   double fragment_ns = 0, fragment_column_ns = 0, column_ns = 0;
-  std::array<double, kKernelsMost> pace{};  // for each of tile_kernels(), the factor on that time; near 1
+  std::array<double, kKernelsMax> pace{};  // for each of tile_kernels(), the factor on that time; near 1
   // Time to fill a ring: weights and rows in order arrive at fill_bytes_per_ns; a TMA box of one row
   // takes row_box_ns. Copies by threads take thread_row_ns per row, in parallel with the TMA copies.
   double fill_bytes_per_ns = 0, row_box_ns = 0, thread_row_ns = 0;
   // fraction of the device's read rate that a memory-bound kernel reaches
   double memory_share = 0;
-  std::array<double, kKernelsMost> memory{};  // factor of each kernel on memory_share; near 1, because rings
-                                              // differ
-  double start_us = 0;                        // time from the start of the first launch to its first tile
+  std::array<double, kKernelsMax> memory{};  // factor of each kernel on memory_share; near 1, because rings
+                                             // differ
+  double start_us = 0;                       // time from the start of the first launch to its first tile
   // Subtracted from start_us if the problem is settled, because the kernel then reads the groups before it waits for the previous launch.
   double settled_us = 0;
   double by_position_us = 0;  // added to start_us if rows of x are gathered from tokens (up GEMM)
@@ -106,7 +106,7 @@ class TileWorks {
   const TileConstants& c_;
   const ExpertGemm::Problem& p_;
   RowProfile rows_;
-  std::array<std::vector<TileWork>, TileConstants::kKernelsMost> known_;
+  std::array<std::vector<TileWork>, TileConstants::kKernelsMax> known_;
 };
 // Time of the launches in a layer under the routing of `works`.
 double tile_us(TileWorks* works, const DeviceInfo& d, std::span<const TileLaunch> launches);

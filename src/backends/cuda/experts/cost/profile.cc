@@ -60,7 +60,7 @@ RowProfile uniform_profile(const ExpertGemm::Problem& p) {
   constexpr double kCountsTo = 14;
   if (mean <= kCountsTo && missed > 0) {
     double chance = std::pow(missed, draws.tokens);
-    for (int n = 1; n < RowProfile::kKindsMost && n < draws.tokens + 1; ++n) {
+    for (int n = 1; n < RowProfile::kKindsMax && n < draws.tokens + 1; ++n) {
       chance *= (draws.tokens - n + 1) / n * taken / missed;
       const double these = experts * chance;
       if (these > 1e-3 || n < mean) out.add(n, these);
@@ -78,9 +78,9 @@ RowProfile uniform_profile(const ExpertGemm::Problem& p) {
 RowProfile zipf_profile(const ExpertGemm::Problem& p) {
   const Draws draws = draws_of(p);
   const double experts = static_cast<double>(p.experts), routed = draws.routed;
-  std::array<Bin, RowProfile::kKindsMost> bins{};
+  std::array<Bin, RowProfile::kKindsMax> bins{};
   int count = 0;
-  for (double from = 1; from <= routed && count < RowProfile::kKindsMost;) {
+  for (double from = 1; from <= routed && count < RowProfile::kKindsMax;) {
     const double to = std::min(routed, std::max(from, std::floor(from * 1.2)));
     bins[static_cast<size_t>(count++)] = {std::sqrt(from * to), to - from + 1};
     from = to + 1;

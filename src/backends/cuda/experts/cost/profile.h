@@ -10,13 +10,13 @@ struct RowKind {
   double rows = 0, experts = 0;
 };
 struct RowProfile {
-  static constexpr int kKindsMost = 48;
-  std::array<RowKind, kKindsMost> of{};
+  static constexpr int kKindsMax = 48;
+  std::array<RowKind, kKindsMax> of{};
   int kinds = 0;
   const RowKind* begin() const { return of.data(); }
   const RowKind* end() const { return of.data() + kinds; }
   void add(double rows, double experts) {
-    if (experts > 0 && rows > 0 && kinds < kKindsMost) of[static_cast<size_t>(kinds++)] = {rows, experts};
+    if (experts > 0 && rows > 0 && kinds < kKindsMax) of[static_cast<size_t>(kinds++)] = {rows, experts};
   }
 };
 

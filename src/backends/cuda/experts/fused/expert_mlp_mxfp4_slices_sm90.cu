@@ -78,7 +78,7 @@ auto kernel_for(const ExpertMlp::Problem& p, int box) {
 Status Launcher::enqueue(const ExpertMlp::Problem& p, const ExpertMlp::Args& a, Workspace w, Stream stream) {
   if (p.tokens == 0) return {};
   constexpr size_t kBytes = 128 + sizeof(slices::Memory);
-  static_assert(kBytes <= fewtokens::kSharedMost);
+  static_assert(kBytes <= fewtokens::kSharedMax);
   const ExpertMlpBetween between = ExpertMlpBetween::at(w.data, ExpertMlp::with_f32_g(p), stream.where);
   const int sms = queue_of(stream).sms;
   const slices::Plan plan(p, sms);

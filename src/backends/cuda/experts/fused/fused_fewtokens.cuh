@@ -76,7 +76,7 @@ Status enqueue_fewtokens(std::string_view name, const ExpertMlp::Problem& p, con
   using namespace fewtokens;
   if (p.tokens == 0) return {};
   constexpr size_t kBytes = 128 + sizeof(Memory<Weights>);
-  static_assert(kBytes <= kSharedMost);
+  static_assert(kBytes <= kSharedMax);
   const ExpertMlpBetween between = ExpertMlpBetween::at(w.data, p, stream.where);
   const int sms = queue_of(stream).sms;
   const ExpertGemm::Problem up = ExpertMlp::up(p), down = ExpertMlp::down(p);

@@ -14,7 +14,7 @@ struct ShortSecond {
   using Weights = Mxfp4Weights;
   using S = Stage<kColumns, Weights>;
   static constexpr int kRowsBytes = S::kCodes;  // bytes of a stage that are used for rows of h
-  static_assert(kTeams * S::kStages * (kRowsBytes / (kShortMost * tile::kSwizzledRowBytes)) >= kSlotsMost);
+  static_assert(kTeams * S::kStages * (kRowsBytes / (kShortMax * tile::kSwizzledRowBytes)) >= kSlotsMax);
   const Work<Weights, kGated, true>& work;
 
   __device__ __forceinline__ const ExpertParameters& q() const { return work.p.product[1]; }

@@ -14,7 +14,7 @@ namespace fewtokens {
 constexpr int kThreads = kTeams * kTeamWarps * 32, kColumns = 8;
 constexpr int kSharedRounds = 2;  // maximum number of units per SM that its teams share at the end of a
                                   // product
-constexpr int kSharedMost = 227 << 10;
+constexpr int kSharedMax = 227 << 10;
 
 struct Parameters {
   ExpertParameters product[2];
@@ -42,9 +42,9 @@ __device__ __forceinline__ int rank_of(int team) {
 struct Slots {
   // bit mask of the slots that have an expert; written only if kTwo
   uint32_t have[2];
-  int expert[kSlotsMost], count[kSlotsMost];  // per entry
-  uint8_t order[kSlotsMost][kColumns];        // slots of an entry's rows
-  uint8_t token[kSlotsMost][kColumns];        // tokens of these slots
+  int expert[kSlotsMax], count[kSlotsMax];  // per entry
+  uint8_t order[kSlotsMax][kColumns];       // slots of an entry's rows
+  uint8_t token[kSlotsMax][kColumns];       // tokens of these slots
 
   // Called by whole warps; a lane handles one slot, or two with kTwo. Returns the number of entries.
   template <bool kTwo>
@@ -170,7 +170,7 @@ struct Work {
   }
   // Partial sums of the splits that follow this team's part of a unit, for one column of the lane.
   // With early loads all of them are loaded at once, otherwise as many as fit into registers.
-  static constexpr int kAtOnce = kLoadsEarly ? kSplitsMost - 1 : 4;
+  static constexpr int kAtOnce = kLoadsEarly ? kSplitsMax - 1 : 4;
   struct Partials {
     uint32_t word[kAtOnce][2];
 

@@ -36,11 +36,11 @@ Refusal supports(const GroupedMlp::Problem& p, const DeviceInfo& d) {
          "act=" + std::string(word(m.act)));
   r.need(!m.weight_on_input, "weight_on_input=0", "weight_on_input=1");
   r.need(!m.x_unaligned, "x_unaligned=0 (copies of 16 bytes)", "x_unaligned=1");
-  r.need(m.experts <= GroupedLaunch::kExpertsMost,
-         "experts <= " + std::to_string(GroupedLaunch::kExpertsMost) + " (a thread each)", "experts",
+  r.need(m.experts <= GroupedLaunch::kExpertsMax,
+         "experts <= " + std::to_string(GroupedLaunch::kExpertsMax) + " (a thread each)", "experts",
          m.experts);
-  constexpr int64_t kTilesMost = UINT16_MAX;  // per row block of weights
-  r.need(GroupedMlp::rows(p) / 8 + m.experts <= kTilesMost, "at most 65535 tiles along rows of x",
+  constexpr int64_t kTilesMax = UINT16_MAX;  // per row block of weights
+  r.need(GroupedMlp::rows(p) / 8 + m.experts <= kTilesMax, "at most 65535 tiles along rows of x",
          "tokens * slots", GroupedMlp::rows(p));
   return r;
 }
@@ -51,7 +51,7 @@ std::vector<Config> configs(const GroupedMlp::Problem& p, const DeviceInfo& d) {
   for (int row = kFirstRow; row < kFirstRow + kRowCount; ++row) {
     Config one;
     const TileKernel& k = kMxfp4Tiles[row];
-    one.name = std::to_string(k.tile_m) + "x" + std::to_string(k.n_most);
+    one.name = std::to_string(k.tile_m) + "x" + std::to_string(k.n_max);
     one.launches.push_back(GroupedLaunch{.kernel = row, .order = expert_order(up, k)}.launch());
     one.cost_us = grouped_tiles_cost_us(p, d, row);
     one.workspace_bytes =
@@ -64,8 +64,8 @@ std::vector<Config> configs(const GroupedMlp::Problem& p, const DeviceInfo& d) {
 std::string launch_text(const GroupedMlp::Problem&, const KernelLaunch& of) {
   const GroupedLaunch launch = GroupedLaunch::of(of);
   const TileKernel& k = kMxfp4Tiles[launch.kernel];
-  std::string out = "tiles of " + std::to_string(k.tile_m) + " x " + std::to_string(k.n_least) + " to " +
-                    std::to_string(k.n_most) +
+  std::string out = "tiles of " + std::to_string(k.tile_m) + " x " + std::to_string(k.n_min) + " to " +
+                    std::to_string(k.n_max) +
                     " of gate and up, then of down; rows of x and h by producer threads";
   if (launch.order == ExpertOrder::kByWidth) out += "; the widest tiles first";
   return out;

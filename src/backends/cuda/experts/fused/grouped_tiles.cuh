@@ -22,7 +22,7 @@ namespace grouped {
 
 // In Queue::grid_words: the ticket counter, the number of warps that called leave(), then each expert's count of written row blocks.
 constexpr int kTickets = 0, kLeft = kTicketsApart, kWritten = 2 * kTicketsApart;
-static_assert((kWritten + GroupedLaunch::kExpertsMost) * sizeof(uint32_t) <= kGridWordsBytes);
+static_assert((kWritten + GroupedLaunch::kExpertsMax) * sizeof(uint32_t) <= kGridWordsBytes);
 
 template <TileKernel kOf>
 struct Tiles : ExpertTiles<Mxfp4Blocks, kOf> {
@@ -30,7 +30,7 @@ struct Tiles : ExpertTiles<Mxfp4Blocks, kOf> {
   static constexpr bool kKeepsIndex = true;
   static constexpr bool kBothProducts = true;
   static_assert(kOf.x == XSource::kThreads && kOf.ctas() == 1 &&
-                GroupedLaunch::kExpertsMost <= ExpertTiles<Mxfp4Blocks, kOf>::kThreads);
+                GroupedLaunch::kExpertsMax <= ExpertTiles<Mxfp4Blocks, kOf>::kThreads);
 };
 
 struct Parameters {
@@ -154,7 +154,7 @@ __device__ __forceinline__ void multiply_tile(const Parameters& p, const ExpertT
 
 template <int N, class C>
 __device__ __forceinline__ void multiply_rows(const Parameters& p, const ExpertTile& t, TileRing<C>& ring) {
-  if constexpr (N > C::kLeastN)
+  if constexpr (N > C::kNMin)
     if (t.rows <= N - C::kStepN) return multiply_rows<N - C::kStepN, C>(p, t, ring);
   multiply_tile<N, C>(p, t, ring);
 }

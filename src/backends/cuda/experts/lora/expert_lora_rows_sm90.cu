@@ -23,7 +23,7 @@ namespace sluice::cuda {
 namespace {
 
 constexpr int kBlocks[] = {1, 2, 4, 8};  // CTAs per cluster
-constexpr int64_t kSharedMost = 227 << 10, kSharedPerSm = 228 << 10, kReserved = 1 << 10;
+constexpr int64_t kSharedMax = 227 << 10, kSharedPerSm = 228 << 10, kReserved = 1 << 10;
 constexpr int64_t kEach = 8;  // columns and features of a CTA are multiples of this: 16 bytes
 
 // The part of a CTA, and offsets in its shared memory. At offset 0 are two mbarriers.
@@ -90,7 +90,7 @@ std::vector<Config> configs(const ExpertLora::Problem& p, const DeviceInfo& d) {
                   .cost_us = config_us(p, d, blocks),
                   .launches = {{.value = {blocks}}}};
     const int64_t bytes = slice_of(p, blocks).bytes;
-    config.refusal.need(bytes <= kSharedMost, "a CTA's parts of A and B within 227 KiB of shared memory",
+    config.refusal.need(bytes <= kSharedMax, "a CTA's parts of A and B within 227 KiB of shared memory",
                         "bytes", bytes);
     out.push_back(std::move(config));
   }

@@ -73,7 +73,7 @@ struct LoraRow {
 
 // Returns row first + lane to each lane below `count`. Called by all lanes of a warp. An expert's rows begin at row_begin, which does not
 // decrease, so the expert of a row is the last one that begins at or before it, if the row is below that expert's count.
-template <int kRowsMost>
+template <int kRowsMax>
 __device__ __forceinline__ LoraRow lora_row(const LoraParameters& p, int first, int count) {
   const int lane = threadIdx.x % 32, row = first + lane;
   int begun = 0;  // experts that begin at or before this lane's row
@@ -81,7 +81,7 @@ __device__ __forceinline__ LoraRow lora_row(const LoraParameters& p, int first, 
   for (int e = 0; e < p.experts; e += 32) {
     const int begin = e + lane < p.experts ? p.row_begin[e + lane] : INT32_MAX;
 #pragma unroll
-    for (int t = 0; t < kRowsMost; ++t) {
+    for (int t = 0; t < kRowsMax; ++t) {
       const int these = __popc(__ballot_sync(~0u, begin <= first + t));
       if (t == lane) begun += these;
     }

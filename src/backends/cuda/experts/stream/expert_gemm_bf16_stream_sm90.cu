@@ -22,8 +22,8 @@
 namespace sluice::cuda {
 namespace {
 
-constexpr int kShortMost = 32;       // maximum rows of x per unit of short sums
-constexpr int kRowsMost = 32;        // maximum rows of x per tile
+constexpr int kShortMax = 32;        // maximum rows of x per unit of short sums
+constexpr int kRowsMax = 32;         // maximum rows of x per tile
 constexpr int64_t kShortBlocks = 4;  // maximum number of k blocks of short sums
 
 Refusal supports(const ExpertGemm::Problem& p, const DeviceInfo& d) {
@@ -37,7 +37,7 @@ Refusal supports(const ExpertGemm::Problem& p, const DeviceInfo& d) {
 // for batch invariance the choice must depend on the shape alone, not on the number of rows.
 bool has_short_sums(const ExpertGemm::Problem& p) {
   return !is_gated(p.act) && ExpertGemm::fragments(p).k_blocks <= kShortBlocks &&
-         p.experts <= kListExpertsMost;
+         p.experts <= kListExpertsMax;
 }
 
 // With short sums, one configuration per number of columns (rows of x per unit); otherwise one per CTA size.
@@ -45,16 +45,16 @@ std::vector<Config> configs(const ExpertGemm::Problem& p, const DeviceInfo& d) {
   std::vector<Config> out;
   const auto add = [&](StreamLaunch launch) {
     const int64_t threads = launch.small ? 256 : 384;
-    if (p.experts > threads || p.rows / kRowsMost + p.experts > UINT16_MAX)
+    if (p.experts > threads || p.rows / kRowsMax + p.experts > UINT16_MAX)
       launch.order = ExpertOrder::kLong;  // for more experts or tiles than a CTA can count in one pass
     out.push_back({.name = launch.name(p.w),
                    .cost_us = stream_cost_us(stream_constants(ExpertGemm::format(p)), p, d, launch),
                    .launches = {launch.launch()}});
   };
   if (has_short_sums(p)) {
-    for (const int columns : {8, 16, kShortMost}) add({.columns = columns, .short_sums = true});
+    for (const int columns : {8, 16, kShortMax}) add({.columns = columns, .short_sums = true});
   } else {
-    for (const bool small : {true, false}) add({.columns = kRowsMost, .small = small});
+    for (const bool small : {true, false}) add({.columns = kRowsMax, .small = small});
   }
   return out;
 }
@@ -87,7 +87,7 @@ extern const Candidate<ExpertGemm> expert_gemm_bf16_stream_sm90 = {
 namespace sluice::cuda {
 namespace {
 
-static_assert(is_short<kShortMost, Bf16Weights>(kShortBlocks));
+static_assert(is_short<kShortMax, Bf16Weights>(kShortBlocks));
 // Two warpgroups with one row block each; or one warpgroup and two CTAs per SM, which makes twice as many tiles, for few experts.
 using TwoGroups = ExpertTiles<Bf16Blocks, TileKernel{128, 16, 16, 32, 2, XSource::kThreads}>;
 using OneGroup = ExpertTiles<Bf16Blocks, TileKernel{64, 16, 16, 32, 2, XSource::kThreads}, 2>;
@@ -104,7 +104,7 @@ Status Launcher::enqueue(const ExpertGemm::Problem& p, std::span<const KernelLau
   const ExpertParameters parameters = expert_parameters(p, a);
   return launch.columns == 8    ? launch_short<8, Bf16Weights>(name, parameters, stream)
          : launch.columns == 16 ? launch_short<16, Bf16Weights>(name, parameters, stream)
-                                : launch_short<kShortMost, Bf16Weights>(name, parameters, stream);
+                                : launch_short<kShortMax, Bf16Weights>(name, parameters, stream);
 }
 
 }  // namespace

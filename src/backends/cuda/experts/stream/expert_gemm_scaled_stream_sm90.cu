@@ -30,8 +30,8 @@ struct ScaledStream {
     Refusal r;
     need_expert_blocks(r, p, d);
     need_format(r, ExpertGemm::format(p), kData.format, "decoded in registers");
-    r.need(p.experts <= kListExpertsMost,
-           "experts <= " + std::to_string(kListExpertsMost) + " (32 for each lane that counts)", "experts",
+    r.need(p.experts <= kListExpertsMax,
+           "experts <= " + std::to_string(kListExpertsMax) + " (32 for each lane that counts)", "experts",
            p.experts);
     return r;
   }

@@ -76,11 +76,11 @@ struct alignas(16) StreamUnit {
   static constexpr int kShared = 1;  // all teams of the CTA compute this unit, a part of the sum each
   static constexpr int kEnds = 2;    // the team's last unit of this product
   static constexpr int kSecond = 4;  // the unit belongs to the second product
-  static constexpr int kRow = 8, kRowsMost = 64;
+  static constexpr int kRow = 8, kRowsMax = 64;
   // For a partial unit: the team computes splits `first` to `end` - 1 of the sum.
-  static constexpr int kPartial = kRow * kRowsMost, kFirst = 2 * kPartial, kEnd = 16 * kFirst;
+  static constexpr int kPartial = kRow * kRowsMax, kFirst = 2 * kPartial, kEnd = 16 * kFirst;
 
-  __device__ __forceinline__ int rows() const { return what / kRow % kRowsMost; }
+  __device__ __forceinline__ int rows() const { return what / kRow % kRowsMax; }
   __device__ __forceinline__ int product() const { return what / kSecond % 2; }
   __device__ __forceinline__ int first() const { return what / kFirst % 16; }
   __device__ __forceinline__ int end() const { return what / kEnd; }

@@ -15,7 +15,7 @@ namespace sluice::cuda {
 constexpr int kListTeams = 2, kListThreads = kListTeams * kTeamWarps * 32;
 // x
 constexpr int kListBlocksEach = 2;
-constexpr int kListSharedMost = (227 << 10) / kListBlocksEach;
+constexpr int kListSharedMax = (227 << 10) / kListBlocksEach;
 
 // The units of all experts, ordered by expert. One warp counts them; a lane counts the units of `each` experts.
 template <int N>

@@ -54,7 +54,7 @@ __global__ void __launch_bounds__(kListThreads, kListBlocksEach)
 template <int N, class Weights>
 Status launch_long(std::string_view name, bool gated, const ExpertParameters& parameters, Stream stream) {
   constexpr size_t kBytes = 128 + sizeof(StreamMemory<N, kListTeams, Weights>);
-  static_assert(kBytes <= kListSharedMost);
+  static_assert(kBytes <= kListSharedMax);
   const auto kernel = gated ? expert_gemm_stream<N, true, Weights> : expert_gemm_stream<N, false, Weights>;
   return launch_list(name, kernel, kBytes, parameters, stream);
 }

@@ -10,7 +10,7 @@
 
 namespace sluice::cuda {
 
-constexpr int kShortStagesMost = 8;    // per team
+constexpr int kShortStagesMax = 8;     // per team
 constexpr int kShortBytes = 450 << 7;  // per team: rows of x of two runs, and the ring
 constexpr int kRunChunked = 4;         // maximum number of row blocks of a run if the expert has more rows
                                        // than a run
@@ -25,7 +25,7 @@ template <int N, class Weights>
 __host__ __device__ constexpr int short_stages(int k_blocks) {
   const int ring = kShortBytes - 2 * k_blocks * N * tile::kSwizzledRowBytes;
   const int stages = ring / short_stage_bytes<Weights>(k_blocks);
-  return stages < kShortStagesMost ? stages : kShortStagesMost;
+  return stages < kShortStagesMax ? stages : kShortStagesMax;
 }
 // True if the ring has room for two stages, so that one loads during the products of the other; for bf16, three stages, which keep enough bytes in flight.
 template <int N, class Weights>
@@ -38,7 +38,7 @@ template <int N, int kTeams>
 struct alignas(128) ShortMemory {
   uint8_t bytes[kTeams][kShortBytes];
   uint4 run[kTeams][2];  // for each of the two buffers of rows of x: the ShortRun that uses it
-  uint64_t full[kTeams][kShortStagesMost], empty[kTeams][kShortStagesMost];
+  uint64_t full[kTeams][kShortStagesMax], empty[kTeams][kShortStagesMax];
   uint64_t x_full[kTeams][2], x_empty[kTeams][2];
 
   // One base address for the full and empty barriers of the ring takes one register.
@@ -53,7 +53,7 @@ struct alignas(128) ShortMemory {
   // Called by the first kTeams warps of a CTA, before __syncthreads().
   __device__ __forceinline__ void init(int warp) {
 #pragma unroll
-    for (int s = 0; s < kShortStagesMost; ++s) weights(warp).init_by_warp(s, 1, kTeamLanes);
+    for (int s = 0; s < kShortStagesMax; ++s) weights(warp).init_by_warp(s, 1, kTeamLanes);
 #pragma unroll
     for (int i = 0; i < 2; ++i) runs(warp).init_by_warp(i, 32 + 1, kTeamLanes);
     tile::barrier_visible();
@@ -410,7 +410,7 @@ __global__ void __launch_bounds__(kListThreads, kListBlocksEach)
 template <int N, class Weights>
 Status launch_short(std::string_view name, const ExpertParameters& parameters, Stream stream) {
   constexpr size_t kBytes = 128 + sizeof(ShortMemory<N, kListTeams>);
-  static_assert(kBytes <= kListSharedMost);
+  static_assert(kBytes <= kListSharedMax);
   return launch_list(name, expert_gemm_stream_short<N, Weights>, kBytes, parameters, stream);
 }
 

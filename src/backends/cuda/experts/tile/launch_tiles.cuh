@@ -27,12 +27,12 @@ Status launch_tiles(const TileCall& call) {
   const Tensor rows_of_x =
       C::kGathers ? make_tensor(call.ordered, DType::kBF16, {p.rows, p.width}, Backend::kCuda) : call.args.x;
   for (int i = 0; C::kBoxes && i < C::kMaps; ++i) {
-    const int rows = (C::kLeastN + i * C::kStepN) / (C::kSharesX ? 2 : 1);
+    const int rows = (C::kNMin + i * C::kStepN) / (C::kSharesX ? 2 : 1);
     SLUICE_TRY(tile::map_rows(x.of[i], rows_of_x, C::kWholeBoxes ? rows : 1));
   }
   PairGather gather;
   if constexpr (C::kGathers)
-    gather = pair_gather<C>(p, call.args, call.ordered, tiles_at_once, C::kRowsMost, C::kTileBlocks,
+    gather = pair_gather<C>(p, call.args, call.ordered, tiles_at_once, C::kRowsMax, C::kTileBlocks,
                             queue.grid_words);
   const TileShared at = tile_shared<C>(expert_list_bytes(static_cast<int>(p.experts)));
   const Launch how{.grid = {static_cast<unsigned>(tiles_at_once * C::kCtas), 1, 1},
@@ -43,7 +43,7 @@ Status launch_tiles(const TileCall& call) {
   const auto kernel = is_gated(p.act) ? expert_gemm_tiles<C, true> : expert_gemm_tiles<C, false>;
   ExpertParameters parameters = expert_parameters(p, call.args);
   if constexpr (C::kFp8X) set_fp8_rows(parameters, call);
-  parameters.rows_least = call.launch.rows_least, parameters.rows_most = call.launch.rows_most;
+  parameters.rows_min = call.launch.rows_min, parameters.rows_max = call.launch.rows_max;
   parameters.follows = call.launch.index > 0;
   if (C::kCuts > 1) parameters.cut_for = 1.f / static_cast<float>(tiles_at_once);
   parameters.expert_order = call.launch.order;

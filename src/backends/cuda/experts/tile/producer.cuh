@@ -64,7 +64,7 @@ struct OneProduct {
 template <class C, class Work>
 __device__ __forceinline__ void fetch_weights(const Work& work, TileRing<C> ring, int warp) {
   constexpr int kCopiers = C::kSharesWeights ? 2 : C::kWeightWarps;
-  constexpr int kOwnMost = (C::kRowBlocks + kCopiers - 1) / kCopiers;
+  constexpr int kOwnMax = (C::kRowBlocks + kCopiers - 1) / kCopiers;
   const int copier = C::kSharesWeights ? static_cast<int>(ring.rank) : warp;
   const auto stages = static_cast<uint32_t>(ring.at.stages);
   const Tickets<C::kBothProducts> tickets{work.tickets(), work.tiles()};
@@ -112,7 +112,7 @@ __device__ __forceinline__ void fetch_weights(const Work& work, TileRing<C> ring
       const uint32_t codes_to = ring.stage() + C::kWeights + copier * C::kSteps * C::kBlockBytes;
       const uint32_t scales_to = ring.stage() + C::kScales + copier * C::kSteps * C::kScaleBytes;
 #pragma unroll
-      for (int i = 0; i < kOwnMost; ++i) {
+      for (int i = 0; i < kOwnMax; ++i) {
         if (i >= own) break;
         const uint32_t to = codes_to + i * kCopiers * C::kSteps * C::kBlockBytes;
         const uint8_t* from = weights + i * next * C::kBlockBytes;
@@ -176,8 +176,8 @@ __device__ __forceinline__ void fetch_boxes(const ExpertParameters& p, const Exp
       begin_waves(ring.base + ring.at.waves_begun, more);
       waves += more;
     }
-    const int height = max(0, ceil_div(t.rows - C::kLeastN, C::kStepN));
-    const int rows = C::kLeastN + height * C::kStepN,
+    const int height = max(0, ceil_div(t.rows - C::kNMin, C::kStepN));
+    const int rows = C::kNMin + height * C::kStepN,
               half = C::kSharesX ? static_cast<int>(ring.rank) * (rows / 2) : 0;
     const int bytes = rows * tile::kSwizzledRowBytes;
     const CUtensorMap& map = x.of[height];

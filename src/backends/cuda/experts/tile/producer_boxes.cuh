@@ -22,13 +22,13 @@ __device__ __forceinline__ const CUtensorMap& map_at_hand(const CUtensorMap& map
 }
 
 // The boxes that one warp copies. Each CTA of the pair has half of a tile's rows, in units
-// of 8 rows; unit i of the half belongs to warp i % kXWarps. kMost: maximum rows of a tile.
-template <int kMost>
+// of 8 rows; unit i of the half belongs to warp i % kXWarps. kMax: maximum rows of a tile.
+template <int kMax>
 struct TokenBoxes {
   static constexpr int kUnit = 8, kUnitBytes = kUnit * tile::kSwizzledRowBytes;
-  static constexpr int kOwn = (kMost / kUnit / 2 + kXWarps - 1) / kXWarps;  // units per warp
-  static constexpr int kEach = (kOwn * kUnit + 31) / 32;                    // rows per lane
-  static_assert(kMost % (2 * kUnit) == 0);
+  static constexpr int kOwn = (kMax / kUnit / 2 + kXWarps - 1) / kXWarps;  // units per warp
+  static constexpr int kEach = (kOwn * kUnit + 31) / 32;                   // rows per lane
+  static_assert(kMax % (2 * kUnit) == 0);
 
   int all, first, count;  // units in the tile; this CTA's first unit; its number of units
   // Indices of rows of x: in lane l, row l % 8 of this warp's units l / 8, l / 8 + 4 and so on.

@@ -27,7 +27,7 @@ namespace sluice::cuda {
 // The gather's kernel parameters. kWarps: gather warps per CTA.
 struct PairGather {
   static constexpr int kWarps = 2;
-  static constexpr int kSegmentsMost = 32;  // one per lane
+  static constexpr int kSegmentsMax = 32;  // one per lane
 
   const uint4* from = nullptr;           // x: rows of tokens
   uint4* to = nullptr;                   // the workspace: rows in y's order, of `chunks` chunks
@@ -57,8 +57,8 @@ constexpr size_t kGatherWordsAt = 1024;
 // True if a kernel can gather for `experts` experts and `width` columns of x.
 template <class C>
 constexpr bool pair_gather_fits(int experts, int width) {
-  return width <= PairGather::kSegmentsMost * C::kGatherBlocks * static_cast<int>(kFragmentWidth) &&
-         (kGatherWordsAt + 1 + static_cast<size_t>(experts) * PairGather::kSegmentsMost) * sizeof(uint32_t) <=
+  return width <= PairGather::kSegmentsMax * C::kGatherBlocks * static_cast<int>(kFragmentWidth) &&
+         (kGatherWordsAt + 1 + static_cast<size_t>(experts) * PairGather::kSegmentsMax) * sizeof(uint32_t) <=
              kGridWordsBytes;
 }
 
@@ -75,10 +75,10 @@ PairGather pair_gather(const ExpertGemm::Problem& p, const ExpertGemm::Args& a, 
   g.segments = pair_segments<C>(k_blocks), g.segment_blocks = pair_segment_blocks<C>(k_blocks);
   // As many waves ahead as fit into L2.
   constexpr double kBytes = 32e6;
-  constexpr int kLeast = 2, kMost = 4;
+  constexpr int kMin = 2, kMax = 4;
   const double tiles = std::ceil(static_cast<double>(shape.row_blocks) / tile_row_blocks);
   const double rows = std::min(clusters / tiles * tile_rows, static_cast<double>(p.rows));
-  g.ahead = std::clamp(static_cast<int>(kBytes / (rows * static_cast<double>(p.width) * 2)), kLeast, kMost);
+  g.ahead = std::clamp(static_cast<int>(kBytes / (rows * static_cast<double>(p.width) * 2)), kMin, kMax);
   g.ctas_done = grid_words + kGatherWordsAt, g.rows_arrived = g.ctas_done + 1;
   return g;
 }

@@ -24,7 +24,7 @@ struct TileShared {
 // The stages, by addresses in shared memory.
 template <class C>
 struct TileRing {
-  static constexpr int kBlocksMost = 1 << 15;  // row blocks of an expert
+  static constexpr int kBlocksMax = 1 << 15;  // row blocks of an expert
   // If a tile is passed with its `index`, it has fewer rows than this, because both share a word.
   static constexpr uint32_t kRowsLimit = C::kTileN < 256 ? 1 << 8 : 1 << 9;
   uint32_t base;  // aligned to 1024
@@ -71,9 +71,12 @@ struct TileRing {
     const uint4 t = tile::load_shared(base + at.tiles + count % kTilesAhead * 16);
     const int blocks = uniform(static_cast<int>(t.y));
     const uint32_t rows = static_cast<uint32_t>(uniform(static_cast<int>(t.w)));
-    return {uniform(static_cast<int>(t.x)), blocks % kBlocksMost,
-            uniform(static_cast<int>(t.z)), static_cast<int>(C::kKeepsIndex ? rows % kRowsLimit : rows),
-            blocks / kBlocksMost,           static_cast<int>(C::kKeepsIndex ? rows / kRowsLimit : 0)};
+    return {uniform(static_cast<int>(t.x)),
+            blocks % kBlocksMax,
+            uniform(static_cast<int>(t.z)),
+            static_cast<int>(C::kKeepsIndex ? rows % kRowsLimit : rows),
+            blocks / kBlocksMax,
+            static_cast<int>(C::kKeepsIndex ? rows / kRowsLimit : 0)};
   }
   __device__ __forceinline__ void wait_full() const { barriers().wait_by_warp(place); }
   __device__ __forceinline__ void wait_empty() const { barriers().acquire_by_warp(place); }
@@ -97,7 +100,8 @@ struct TileRing {
             base + at.gather_full + static_cast<uint32_t>(warp * 8), base + at.waves_begun};
   }
   // With Weights::kStaggers, the second of two warpgroups starts when the first has issued the products of kLead stages, and
-  // stays that far behind: while one is in its epilogue, the other multiplies. The first has `leads` until then.
+  // stays that far behind: while one is in its epilogue, the other multiplies. `leads` is true in the first warpgroup until it
+  // lets the second start.
   static constexpr uint32_t kLead = 2;
   static constexpr int kStart = 5;  // named barrier; epilogues use 1 to 3
   bool leads = false;
@@ -127,7 +131,7 @@ struct TileRing {
   static __device__ __forceinline__ uint4 words_of(const ExpertTile& t) {
     return make_uint4(
         static_cast<uint32_t>(t.expert),
-        static_cast<uint32_t>(t.first_block) + static_cast<uint32_t>(t.end_block) * kBlocksMost,
+        static_cast<uint32_t>(t.first_block) + static_cast<uint32_t>(t.end_block) * kBlocksMax,
         static_cast<uint32_t>(t.row),
         static_cast<uint32_t>(t.rows) + (C::kKeepsIndex ? static_cast<uint32_t>(t.index) * kRowsLimit : 0));
   }

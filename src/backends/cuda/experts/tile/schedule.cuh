@@ -29,7 +29,7 @@ struct TileSchedule {
   // but the first cut_m_tile tiles along the weight rows, have tiles of tail_blocks row blocks.
   int cut_expert = INT32_MAX, cut_m_tile = 0, tail_blocks = C::kTileBlocks;
 
-  static __device__ __forceinline__ int tiles_of(int rows) { return ceil_div(rows, C::kRowsMost); }
+  static __device__ __forceinline__ int tiles_of(int rows) { return ceil_div(rows, C::kRowsMax); }
   // The class of the TMA box height that an expert's tiles need; 0 is the highest. If there are more heights, neighbors share a class.
   static constexpr int kClasses = std::min(C::kHeights, 4);  // a class has 16 bits of a 64-bit word
   static __device__ __forceinline__ int height_class(int rows) {

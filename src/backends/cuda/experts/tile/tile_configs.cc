@@ -75,7 +75,7 @@ int kernel_of(WeightFormat f, int n, Rows rows, bool first) {
                                                                        : XSource::kRowBoxes;
   const auto kernels = tile_kernels(f);
   for (size_t i = 0; i < kernels.size(); ++i)
-    if (kernels[i].n_most == std::abs(n) && (kernels[i].ctas() == 2) == pair && kernels[i].x == x)
+    if (kernels[i].n_max == std::abs(n) && (kernels[i].ctas() == 2) == pair && kernels[i].x == x)
       return static_cast<int>(i);
   return -1;
 }
@@ -93,7 +93,7 @@ double mean_rows(const ExpertGemm::Problem& p) {
 // kByWidth needs one thread of the CTA per expert, and tile counts of at most 16 bits.
 ExpertOrder order_of(const ExpertGemm::Problem& p, const TileKernel& k, double mean, double tiles) {
   const int64_t threads = p.w != DType::kBF16 ? 128 * (k.groups(true) + 1) : 384;
-  if (p.experts > threads || p.rows / k.n_most + p.experts > UINT16_MAX) return ExpertOrder::kLong;
+  if (p.experts > threads || p.rows / k.n_max + p.experts > UINT16_MAX) return ExpertOrder::kLong;
   // If SMs have few tiles each, the order matters. With many mxfp4 tiles, the given order mixes memory-bound and compute-bound tiles better.
   constexpr double kFewTiles = 1300, kRowsOfOrder = 20;
   if (p.w == DType::kBF16) return k.ctas() == 2 ? ExpertOrder::kByWidth : ExpertOrder::kGiven;
@@ -127,7 +127,7 @@ std::vector<TileLaunch> launches_of(const ExpertGemm::Problem& p, const DeviceIn
         kernel_of(ExpertGemm::format(p), ladder.n[static_cast<size_t>(i)], rows, i == ladder.first);
     if (kernel < 0) return {};
     const TileKernel& k = tile_kernels(p)[static_cast<size_t>(kernel)];
-    double row_limit = k.n_most;
+    double row_limit = k.n_max;
     if (i < ladder.first) row_limit = std::min(row_limit, mean - ladder.deviations * deviation);
     if (i == ladder.first && i + 1 < count) {
       // Experts with slightly more rows than kernel `first` computes in one tile
@@ -139,11 +139,11 @@ std::vector<TileLaunch> launches_of(const ExpertGemm::Problem& p, const DeviceIn
         row_limit = std::max(row_limit, mean + 3 * deviation);
     }
     // A multiple of 8, so that plans for neighboring token counts are often equal.
-    const int rows_most =
+    const int rows_max =
         i + 1 == count ? INT32_MAX : static_cast<int>(std::clamp(std::floor(row_limit / 8) * 8, 0.0, 1e9));
     TileLaunch& step = steps[static_cast<size_t>(i)];
-    step.kernel = kernel, step.rows_least = next, step.rows_most = rows_most;
-    next = std::max(next, rows_most + (rows_most < INT32_MAX));
+    step.kernel = kernel, step.rows_min = next, step.rows_max = rows_max;
+    next = std::max(next, rows_max + (rows_max < INT32_MAX));
   }
   std::vector<TileLaunch> out;
   if (rows == Rows::kOrdered) out.push_back({.kernel = TileLaunch::kOrderRows});
@@ -153,7 +153,7 @@ std::vector<TileLaunch> launches_of(const ExpertGemm::Problem& p, const DeviceIn
   int index = 0;
   const auto add = [&](int i) {
     TileLaunch& step = steps[static_cast<size_t>(i)];
-    if (step.rows_most < step.rows_least) return;
+    if (step.rows_max < step.rows_min) return;
     step.index = index++, step.order = order;
     out.push_back(step);
   };
@@ -168,7 +168,7 @@ std::vector<TileLaunch> launches_of(const ExpertGemm::Problem& p, const DeviceIn
 void need_gather(Refusal& r, const ExpertGemm::Problem& p) {
   const bool decodes = p.w != DType::kBF16;
   const int64_t experts = decodes ? 512 : 256, width = decodes ? 10240 : 16384;
-  constexpr int64_t kTilesMost = 1 << 22;
+  constexpr int64_t kTilesMax = 1 << 22;
   // Measured: a gather takes about 375 / weight_rows of the time of the tiles that use its rows.
   constexpr int64_t kWeightRows = 1024;
   r.need(ExpertGemm::weight_rows(p) >= kWeightRows,
@@ -179,7 +179,7 @@ void need_gather(Refusal& r, const ExpertGemm::Problem& p) {
   r.need(p.width <= width, "width <= " + std::to_string(width) + " (a lane for each chunk of it)", "width",
          p.width);
   const int64_t tiles = (p.rows / 160 + p.experts) * ExpertGemm::fragments(p).row_blocks;
-  r.need(tiles <= kTilesMost, "at most 2^22 tiles (a tile's place is published in 23 bits)", "tiles", tiles);
+  r.need(tiles <= kTilesMax, "at most 2^22 tiles (a tile's place is published in 23 bits)", "tiles", tiles);
 }
 
 // True if this source fits the problem's rows, apart from alignment.
@@ -319,14 +319,14 @@ std::string tile_launch_text(const ExpertGemm::Problem& p, const KernelLaunch& o
   const TileKernel& k = tile_kernels(p)[static_cast<size_t>(launch.kernel)];
   constexpr std::string_view kRows[] = {"rows of x in order", "rows of tokens gathered by the CTA pairs",
                                         "one TMA box per row of x", "rows of x by producer threads"};
-  const int factor = k.rows_of_x() / k.n_most;
+  const int factor = k.rows_of_x() / k.n_max;
   std::string out = k.ctas() == 2 ? "CTA pairs, tiles of " : "tiles of ";
-  out += std::to_string(k.rows_of_weights()) + " x " + std::to_string(k.n_least * factor) + " to " +
+  out += std::to_string(k.rows_of_weights()) + " x " + std::to_string(k.n_min * factor) + " to " +
          std::to_string(k.rows_of_x());
-  if (launch.rows_least > 1 || launch.rows_most < INT32_MAX)
-    out += " for experts of " + std::to_string(launch.rows_least) +
-           (launch.rows_most == INT32_MAX ? " rows or more"
-                                          : " to " + std::to_string(launch.rows_most) + " rows");
+  if (launch.rows_min > 1 || launch.rows_max < INT32_MAX)
+    out +=
+        " for experts of " + std::to_string(launch.rows_min) +
+        (launch.rows_max == INT32_MAX ? " rows or more" : " to " + std::to_string(launch.rows_max) + " rows");
   out += "; ";
   out += kRows[static_cast<size_t>(k.x)];
   if (launch.order == ExpertOrder::kByWidth) out += "; the widest tiles first";

@@ -62,12 +62,12 @@ struct ExpertTiles {
   static constexpr int kBlocks =
       kOf.tile_m / (static_cast<int>(kFragmentRows) * kGroups);  // row blocks per warpgroup
   // tile_n, the N of wgmma. There is code for N = kTileN, kTileN - kStepN, and so
-  // on down to kLeastN. ptxas serializes wgmma in a kernel with five such loops
+  // on down to kNMin. ptxas serializes wgmma in a kernel with five such loops
   // that each have an epilogue, or with fewer loops that use more registers.
-  static constexpr int kTileN = kOf.n_most, kStepN = kOf.n_step, kLeastN = kOf.n_least;
-  static constexpr int kRowsMost = kOf.rows_of_x();  // rows of x per tile
-  static constexpr int kSteps = kOf.k_steps;         // k blocks per stage
-  static constexpr int kResident = kResident_;       // CTAs per SM
+  static constexpr int kTileN = kOf.n_max, kStepN = kOf.n_step, kNMin = kOf.n_min;
+  static constexpr int kRowsMax = kOf.rows_of_x();  // rows of x per tile
+  static constexpr int kSteps = kOf.k_steps;        // k blocks per stage
+  static constexpr int kResident = kResident_;      // CTAs per SM
   static constexpr int kThreads = (kGroups + 1) * 128;
   static constexpr bool kGathers = kRows == XSource::kGathered;
   static constexpr bool kKeepsIndex = kGathers;  // a tile is queued with its `index`
@@ -104,8 +104,8 @@ struct ExpertTiles {
   static constexpr int kEpilogueBytes =
       kDecodes ? kColumnScales + (kFp8X ? kGroups * kTileN * 4 : 0) : kGroups * kStagedBytes;
   // Possible heights of TMA boxes: a tile loads as many rows as its wgmma multiplies.
-  static constexpr int kHeights = (kTileN - kLeastN) / kStepN + 1, kMaps = kWholeBoxes ? kHeights : 1;
-  static_assert((kTileN - kLeastN) % kStepN == 0 && kLeastN % 8 == 0 && kStepN % 8 == 0);
+  static constexpr int kHeights = (kTileN - kNMin) / kStepN + 1, kMaps = kWholeBoxes ? kHeights : 1;
+  static_assert((kTileN - kNMin) % kStepN == 0 && kNMin % 8 == 0 && kStepN % 8 == 0);
   static_assert(!kSharesWeights || kTileN % kStepN == 0);  // half_of() takes whole steps
   // Warps that divide the copies of weights; the arrivals, besides the transaction bytes, that complete a stage's full barrier.
   static constexpr int kWeightWarps = kWholeBoxes && !kPair ? 3 : 1,
@@ -139,10 +139,10 @@ constexpr int kTicketsApart =
 // The layout of shared memory: as many stages as fit in addition to `list_bytes`.
 template <class C>
 constexpr TileShared tile_shared(int list_bytes) {
-  constexpr int kStagesMost = 8,
-                kMost = (228 << 10) / C::kResident - 1024;  // the system reserves 1 KiB per CTA
+  constexpr int kStagesMax = 8,
+                kMax = (228 << 10) / C::kResident - 1024;  // the system reserves 1 KiB per CTA
   TileShared s;
-  for (s.stages = kStagesMost;; --s.stages) {
+  for (s.stages = kStagesMax;; --s.stages) {
     s.epilogue = s.stages * C::kStageBytes;
     s.gathered = s.epilogue + C::kEpilogueBytes;
     s.tiles = s.gathered + PairGather::kWarps * C::kGatherBytes;
@@ -153,7 +153,7 @@ constexpr TileShared tile_shared(int list_bytes) {
     s.waves_begun = s.gather_full + (C::kGathers ? PairGather::kWarps * 8 : 0);
     s.before = s.waves_begun + (C::kGathers ? 8 : 0);
     s.bytes = s.before + list_bytes;
-    if (s.bytes <= kMost || s.stages == 1) return s;
+    if (s.bytes <= kMax || s.stages == 1) return s;
   }
 }
 
@@ -253,19 +253,19 @@ __device__ __forceinline__ void multiply_tile(const ExpertParameters& p, const E
   ring.release(last);
 }
 
-// Multiplies one tile with the smallest N from kLeast to kMost that holds its rows. Finds N by
+// Multiplies one tile with the smallest N from kMin to kMax that holds its rows. Finds N by
 // bisection, because trying one N after the other takes long if sums are short. Returns the last stage.
-template <int kLeast, int kMost, class C>
+template <int kMin, int kMax, class C>
 __device__ __forceinline__ uint32_t multiply_columns(float (&d)[C::kBlocks][C::kTileN / 2],
                                                      const ExpertParameters& p, int rows, TileRing<C>& ring) {
-  if constexpr (kLeast == kMost) {
-    const uint32_t last = C::Weights::template multiply<kMost>(d, p.k_blocks, ring);
+  if constexpr (kMin == kMax) {
+    const uint32_t last = C::Weights::template multiply<kMax>(d, p.k_blocks, ring);
     wait_for_sums(d);  // must be here: if branches join before it, ptxas serializes wgmma
     return last;
   } else {
-    constexpr int kMiddle = kLeast + (kMost - kLeast) / C::kStepN / 2 * C::kStepN;
-    if (rows <= kMiddle) return multiply_columns<kLeast, kMiddle>(d, p, rows, ring);
-    return multiply_columns<kMiddle + C::kStepN, kMost>(d, p, rows, ring);
+    constexpr int kMiddle = kMin + (kMax - kMin) / C::kStepN / 2 * C::kStepN;
+    if (rows <= kMiddle) return multiply_columns<kMin, kMiddle>(d, p, rows, ring);
+    return multiply_columns<kMiddle + C::kStepN, kMax>(d, p, rows, ring);
   }
 }
 
@@ -277,7 +277,7 @@ __device__ __forceinline__ void multiply_staged(const ExpertParameters& p, const
   const int group = all_warps / 4 - 1, first_block = t.first_block + group * C::kBlocks;
   float d[C::kBlocks][C::kTileN / 2];
   set_zero(d);
-  ring.release(multiply_columns<C::kLeastN, C::kTileN>(d, p, t.rows, ring));
+  ring.release(multiply_columns<C::kNMin, C::kTileN>(d, p, t.rows, ring));
   EpilogueRows<kGated> epilogue[C::kBlocks];
   read_rows(epilogue, p, t.expert, first_block, warp);
   const tile::ActivationValues act = activation_of(p, t.expert);
@@ -318,7 +318,7 @@ __device__ __forceinline__ void multiply_rows(const ExpertParameters& p, const E
   if constexpr (C::kStagedBytes > 0) {
     multiply_staged<C, kGated>(p, t, ring);
   } else {
-    if constexpr (N > C::kLeastN)
+    if constexpr (N > C::kNMin)
       if (t.rows <= N - C::kStepN) return multiply_rows<N - C::kStepN, C, kGated>(p, t, ring);
     multiply_tile<N, C, kGated>(p, t, ring);
   }
