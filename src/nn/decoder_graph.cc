@@ -1,150 +1,152 @@
 #include "nn/decoder_graph.h"
 
+#include <algorithm>
+#include <utility>
+
 #include "nn/moe/graph.h"
 
 namespace sluice {
 namespace {
 
-RmsNorm::Problem norm_problem_of(const DecoderConfig& c) {
-  return {.tokens = 0, .hidden = c.hidden, .eps = c.eps, .x = c.x, .y = c.x};
-}
+// Appends the stages of a model's layers in order. The residual stream is one value, which every block reads and adds to.
+class LayersBuilder {
+ public:
+  LayersBuilder(const DecoderConfig& config, const StepBounds& bounds, int64_t rows_max,
+                bool experts_offloaded)
+      : c_(config), bounds_(bounds), rows_max_(rows_max), offloads_(experts_offloaded) {
+    token_ids_ = g_.call("token_ids");
+    layout_ = cache_layout(c_.attention(), bounds.page_size);
+    tables_.resize(layout_.windows.size());
+    for (size_t group = 0; group < tables_.size(); ++group)
+      for (const char* name : {"positions", "slot_of", "q_begin", "kv_len", "page_table", "rope"})
+        tables_[group].set(name, g_.call("group " + std::to_string(group) + " " + name));
+    captured_ = g_.call("captured"), zeros_ = g_.call("zeros");
+    if (!c_.taps.empty()) rows_ = g_.call("rows"), taps_ = g_.call("taps", std::ssize(c_.taps) * c_.hidden);
+    // `normed` and `stream` are created first, so that their addresses in the workspace do not depend on a
+    // step's other values. With offloaded experts, the norms after all MoE layers write to this one `normed`.
+    if (offloads_) normed_ = g_.between("normed");
+    stream_ = g_.between("stream", c_.hidden);
+  }
 
-void add_norm(Graph* graph, const std::string& name, const DecoderConfig& c, ValueId x, Bind weight,
-              ValueId y) {
-  using A = RmsNorm::Args;
-  graph->add<RmsNorm>(name, norm_problem_of(c), {{&A::x, x}, {&A::weight, weight}, {&A::y, y}});
-}
+  void begin_layer(int32_t layer) { g_.begin_layer(layer); }
+  void end_layers() { g_.begin_layer(-1); }
 
-// Sets the tables of one group of layers.
-void set_tables(NamedValues* values, Graph* graph, const std::string& group) {
-  for (const char* name : {"positions", "slot_of", "q_begin", "kv_len", "page_table", "rope"})
-    values->set(name, graph->call(group + name));
-}
+  // stream = the embeddings of the step's tokens
+  void embed() {
+    using E = Embedding::Args;
+    g_.add<Embedding>("embed", {.tokens = 0, .vocab = c_.vocab, .hidden = c_.hidden, .y = c_.x},
+                      {{&E::ids, token_ids_}, {&E::table, g_.held("embedding")}, {&E::y, stream_}});
+  }
 
-// Copies rows of the workspace, with an embedding lookup whose ids are the row numbers.
-void copy_rows(Graph* graph, const DecoderConfig& c, int64_t step_rows_max, ValueId rows, ValueId from,
-               const Bind& to) {
-  using E = Embedding::Args;
-  graph->add<Embedding>("tap",
-                        {.tokens = 0, .vocab = step_rows_max, .hidden = c.hidden, .table = c.x, .y = c.x},
-                        {{&E::ids, rows}, {&E::table, from}, {&E::y, to}});
-}
+  // Returns the norm of the stream. `name` is also the weight's name. With several ranks, the stage first adds the previous
+  // block's output, summed over ranks, to the stream.
+  ValueId norm(const char* name) {
+    if (std::exchange(is_normed_, false)) return normed_;
+    if (!offloads_) normed_ = g_.between("normed");
+    const Bind weight = g_.held(name);
+    if (part_ == kNoValue) {
+      using N = RmsNorm::Args;
+      g_.add<RmsNorm>(name, {.tokens = 0, .hidden = c_.hidden, .eps = c_.eps, .x = c_.x, .y = c_.x},
+                      {{&N::x, stream_}, {&N::weight, weight}, {&N::y, normed_}});
+    } else {
+      using A = AllReduceNorm::Args;
+      g_.add<AllReduceNorm>(name,
+                            {.tokens = 0, .hidden = c_.hidden, .ranks = c_.ranks, .eps = c_.eps, .x = c_.x},
+                            {{&A::x, part_}, {&A::stream, stream_}, {&A::weight, weight}, {&A::y, normed_}});
+    }
+    return normed_;
+  }
 
-// Appends an all-reduce and a norm: stream += the sum of `part` over ranks, then y = norm(stream).
-void add_parts(Graph* graph, const std::string& name, const DecoderConfig& c, ValueId part, ValueId stream,
-               Bind weight, ValueId y) {
-  using A = AllReduceNorm::Args;
-  graph->add<AllReduceNorm>(name, {.tokens = 0, .hidden = c.hidden, .ranks = c.ranks, .eps = c.eps, .x = c.x},
-                            {{&A::x, part}, {&A::stream, stream}, {&A::weight, weight}, {&A::y, y}});
-}
+  // stream += attention(x); with several ranks, only computes this rank's part of the output.
+  void attention(int32_t layer, ValueId x) {
+    const auto at = static_cast<size_t>(layer);
+    NamedValues values = tables_[layout_.group[at]];
+    values.set("x", x);
+    values.set("stream", stream_);
+    if (c_.ranks > 1) values.set("part", part_ = g_.between("part"));
+    append_attention(&g_, c_.layers[at].attention, bounds_, values, rows_max_);
+  }
 
-// Appends this rank's slice of the current layer's experts: part = mlp(x).
-void append_mlp_part(Graph* graph, const MoeConfig& mlp, ValueId x, ValueId part, ValueId zeros,
-                     const Bind& captured) {
-  NamedValues values;
-  values.set("x", x);
-  values.set("y", part);
-  values.set("zeros", zeros);
-  if (mlp.capture) values.set(chooses_in_captured(mlp) ? "ids" : "captured", captured);
-  hold_weights(graph, mlp, &values);
-  append_moe(graph, mlp, values);
-}
+  // stream += mlp(norm(stream)), with experts or a dense MLP; with several ranks, only computes this rank's part of the output.
+  // Offloaded experts run between two parts of the graph, and with them this norm and the next one.
+  void mlp(int32_t layer) {
+    const bool in_parts = c_.ranks > 1;
+    const MoeConfig mlp = in_parts ? c_.layers[static_cast<size_t>(layer)].mlp : mlp_with_norm(c_, layer);
+    if (offloads_ && !mlp.dense) {
+      is_normed_ = true;
+      return g_.cut();
+    }
+    NamedValues values;
+    if (in_parts) {
+      values.set("x", norm("mlp.norm"));
+      values.set("y", part_ = g_.between("part"));
+    } else {
+      values.set("x", stream_);
+      values.set("x_norm_weight", g_.held("mlp.norm"));
+      values.set("residual", stream_);
+      values.set("y", stream_);
+    }
+    values.set("zeros", zeros_);
+    if (mlp.capture)
+      values.set(chooses_in_captured(mlp) ? "ids" : "captured", slice_of(captured_, moe_layers_));
+    hold_weights(&g_, mlp, &values);
+    append_moe(&g_, mlp, values);
+    if (!mlp.dense) ++moe_layers_;
+  }
 
-// Appends the current layer's experts or dense MLP: stream += mlp(norm(stream)).
-void append_mlp(Graph* graph, const MoeConfig& mlp, ValueId stream, ValueId zeros, const Bind& captured) {
-  NamedValues values;
-  values.set("x", stream);
-  values.set("x_norm_weight", graph->held("mlp.norm"));
-  values.set("residual", stream);
-  values.set("y", stream);
-  values.set("zeros", zeros);
-  if (mlp.capture) values.set(chooses_in_captured(mlp) ? "ids" : "captured", captured);
-  hold_weights(graph, mlp, &values);
-  append_moe(graph, mlp, values);
-}
+  // Copies `from` to the taps of this number (DecoderConfig::taps), by an embedding lookup whose ids are the row numbers.
+  void tap(int32_t number, ValueId from) {
+    const int64_t step_rows_max =
+        rows_max_ == 1 ? std::min(bounds_.tokens, bounds_.sequences) : bounds_.tokens;
+    using E = Embedding::Args;
+    for (size_t i = 0; i < c_.taps.size(); ++i)
+      if (c_.taps[i] == number)
+        g_.add<Embedding>(
+            "tap", {.tokens = 0, .vocab = step_rows_max, .hidden = c_.hidden, .table = c_.x, .y = c_.x},
+            {{&E::ids, rows_}, {&E::table, from}, {&E::y, Bind(taps_, static_cast<int64_t>(i) * c_.hidden)}});
+  }
+
+  ValueId stream() const { return stream_; }
+  LayersGraph finish(ValueId normed) {
+    g_.keep(normed);
+    if (offloads_) g_.keep(stream_);
+    return {.graph = std::move(g_), .stream = stream_, .normed = normed};
+  }
+
+ private:
+  const DecoderConfig& c_;
+  const StepBounds& bounds_;
+  int64_t rows_max_;
+  bool offloads_;
+  Graph g_;
+  CacheLayout layout_;
+  std::vector<NamedValues> tables_;  // by group of layers
+  ValueId token_ids_ = kNoValue, captured_ = kNoValue, zeros_ = kNoValue, rows_ = kNoValue, taps_ = kNoValue;
+  ValueId stream_ = kNoValue, normed_ = kNoValue;
+  ValueId part_ = kNoValue;  // with several ranks, the output of the previous block of this rank
+  bool is_normed_ = false;  // whether the offloaded experts of the previous layer also computed the next norm
+  int32_t moe_layers_ = 0;  // number of MoE layers so far
+};
 
 }  // namespace
 
 LayersGraph layers_graph(const DecoderConfig& c, const StepBounds& bounds, int64_t rows_max,
                          bool experts_offloaded) {
-  LayersGraph out;
-  Graph& g = out.graph;
-  const ValueId token_ids = g.call("token_ids");
-  const CacheLayout layout = cache_layout(c.attention(), bounds.page_size);
-  std::vector<NamedValues> tables(layout.windows.size());
-  for (size_t group = 0; group < tables.size(); ++group)
-    set_tables(&tables[group], &g, "group " + std::to_string(group) + " ");
-  const ValueId captured = g.call("captured"), zeros = g.call("zeros");
-  const ValueId rows = c.taps.empty() ? kNoValue : g.call("rows");
-  const ValueId taps = c.taps.empty() ? kNoValue : g.call("taps", std::ssize(c.taps) * c.hidden);
-  const int64_t step_rows_max = rows_max == 1 ? std::min(bounds.tokens, bounds.sequences) : bounds.tokens;
-  const auto tap = [&](int32_t layer, ValueId from) {
-    for (size_t i = 0; i < c.taps.size(); ++i)
-      if (c.taps[i] == layer)
-        copy_rows(&g, c, step_rows_max, rows, from, Bind(taps, static_cast<int64_t>(i) * c.hidden));
-  };
-
-  // `normed` and `stream` are created first, so that their addresses in the workspace do not depend on a
-  // step's other values. With offloaded experts, the norms after all MoE layers write to this one `normed`.
-  ValueId normed = experts_offloaded ? g.between("normed") : kNoValue;
-  out.stream = g.between("stream", c.hidden);
-  using E = Embedding::Args;
-  g.add<Embedding>("embed", {.tokens = 0, .vocab = c.vocab, .hidden = c.hidden, .y = c.x},
-                   {{&E::ids, token_ids}, {&E::table, g.held("embedding")}, {&E::y, out.stream}});
-  const auto norm = [&](const char* name, const char* weight) {
-    if (!experts_offloaded) normed = g.between("normed");
-    add_norm(&g, name, c, out.stream, g.held(weight), normed);
-  };
-  bool is_normed = false;  // whether the previous layer's offloaded experts already ran this norm
-  // With several ranks: the output of this rank's previous slice, which is summed over ranks and added to the
-  // stream before the next norm.
-  ValueId part = kNoValue;
-  const auto join = [&](const char* name, const char* weight) {
-    normed = g.between("normed");
-    add_parts(&g, name, c, part, out.stream, g.held(weight), normed);
-  };
-  int32_t with_experts = 0;
-  for (int32_t layer = 0; layer < static_cast<int32_t>(c.layers.size()); ++layer) {
-    const auto at = static_cast<size_t>(layer);
-    const MoeConfig mlp = mlp_with_norm(c, layer);
-    g.begin_layer(layer);
-    if (part != kNoValue) {
-      join("attention.norm", "attention.norm");
-    } else if (!is_normed) {
-      norm("attention.norm", "attention.norm");
-    }
-    tap(layer, out.stream);
-    NamedValues values = tables[layout.group[at]];
-    values.set("x", normed);
-    values.set("stream", out.stream);
-    if (c.ranks > 1) values.set("part", part = g.between("part"));
-    append_attention(&g, c.layers[at].attention, bounds, values, rows_max);
-    if (c.ranks > 1) {
-      join("mlp.norm", "mlp.norm");
-      part = g.between("part");
-      append_mlp_part(&g, c.layers[at].mlp, normed, part, zeros, slice_of(captured, with_experts++));
-      continue;
-    }
-    is_normed = experts_offloaded && !mlp.dense;
-    if (is_normed) {
-      g.cut();
-    } else {
-      append_mlp(&g, mlp, out.stream, zeros, slice_of(captured, with_experts));
-    }
-    if (!mlp.dense) ++with_experts;
+  LayersBuilder b(c, bounds, rows_max, experts_offloaded);
+  const auto layers = static_cast<int32_t>(c.layers.size());
+  b.embed();
+  for (int32_t layer = 0; layer < layers; ++layer) {
+    b.begin_layer(layer);
+    const ValueId x = b.norm("attention.norm");
+    b.tap(layer, b.stream());
+    b.attention(layer, x);
+    b.mlp(layer);
   }
-  g.begin_layer(-1);
-  if (part != kNoValue) {
-    join("final_norm", "final_norm");
-  } else if (!is_normed) {
-    norm("final_norm", "final_norm");
-  }
-  tap(static_cast<int32_t>(c.layers.size()), out.stream);
-  tap(static_cast<int32_t>(c.layers.size()) + 1, normed);
-  out.normed = normed;
-  g.keep(normed);
-  if (experts_offloaded) g.keep(out.stream);
-  return out;
+  b.end_layers();
+  const ValueId normed = b.norm("final_norm");
+  b.tap(layers, b.stream());
+  b.tap(layers + 1, normed);
+  return b.finish(normed);
 }
 
 Graph head_graph(const DecoderConfig& c, const StepBounds& bounds, bool every_row, bool greedy) {
