@@ -7,8 +7,8 @@
 #include "cuda/gate.h"
 #include "cuda/ours.h"
 #include "cuda/routes.h"
+#include "ops/fused/router_route.h"
 #include "ops/rms_norm.h"
-#include "ops/router_route.h"
 
 namespace sluice::bench {
 

@@ -4,7 +4,7 @@
 
 #include "cuda/contest.h"
 #include "cuda/memory.h"
-#include "ops/route_group.h"
+#include "ops/fused/route_group.h"
 
 namespace sluice::bench {
 

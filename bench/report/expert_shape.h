@@ -3,7 +3,7 @@
 #include <string>
 
 #include "base/status.h"
-#include "ops/expert_mlp.h"
+#include "ops/fused/expert_mlp.h"
 
 namespace sluice::bench {
 

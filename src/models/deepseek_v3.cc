@@ -8,7 +8,7 @@
 #include "models/quantization.h"
 #include "models/read_config.h"
 #include "models/read_decoder.h"
-#include "ops/route_bounds.h"
+#include "ops/reference/route_bounds.h"
 
 namespace sluice {
 namespace of_deepseek_v3 {

@@ -135,7 +135,7 @@ class Decoder {
   Status logits_of(const Tensor& logit_rows, const DecoderHeld& held, const Tensor& logits,
                    Workspace workspace, Stream stream, bool every_row = false,
                    KernelRuns* runs = nullptr) const;
-  // Greedy sampling without stored logits (ops/linear_argmax.h): writes the token i32[rows] with the largest
+  // Greedy sampling without stored logits (ops/fused/linear_argmax.h): writes the token i32[rows] with the largest
   // logit of each row, and its logprob f32[rows]. Call it after a forward() with the same `in` except that
   // logit_rows was empty. `scratch` has greedy_workspace_bytes() and does not overlap the workspace.
   Status sample_greedy(const StepIn& in, const DecoderHeld& held, const Tensor& token, const Tensor& logprob,

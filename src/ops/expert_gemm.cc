@@ -2,9 +2,9 @@
 
 #include <cmath>
 
-#include "ops/activation_bounds.h"
 #include "ops/bounds.h"
-#include "ops/weight_bounds.h"
+#include "ops/reference/activation_bounds.h"
+#include "ops/reference/weight_bounds.h"
 
 namespace sluice {
 

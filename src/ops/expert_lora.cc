@@ -1,8 +1,8 @@
 #include "ops/expert_lora.h"
 
-#include "ops/activation_bounds.h"
 #include "ops/bounds.h"
 #include "ops/expert_gemm.h"
+#include "ops/reference/activation_bounds.h"
 
 namespace sluice {
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "ops/bounds.h"
-#include "ops/route_bounds.h"
+#include "ops/reference/route_bounds.h"
 
 namespace sluice {
 

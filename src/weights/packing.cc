@@ -11,7 +11,7 @@
 #include "ops/bounds.h"
 #include "ops/fragment_codec.h"
 #include "ops/op.h"
-#include "ops/weight_bounds.h"
+#include "ops/reference/weight_bounds.h"
 #include "weights/faults.h"
 #include "weights/panel_codec.h"
 #include "weights/row_hash.h"

@@ -1,6 +1,6 @@
 #pragma once
 #include "cases/combine.h"
-#include "ops/combine_norm.h"
+#include "ops/fused/combine_norm.h"
 
 namespace sluice::test {
 

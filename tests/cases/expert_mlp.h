@@ -1,6 +1,6 @@
 #pragma once
 #include "cases/expert_gemm.h"
-#include "ops/expert_mlp.h"
+#include "ops/fused/expert_mlp.h"
 
 namespace sluice::test {
 

@@ -1,6 +1,6 @@
 #pragma once
 #include "cases/expert_mlp.h"
-#include "ops/grouped_mlp.h"
+#include "ops/fused/grouped_mlp.h"
 
 namespace sluice::test {
 

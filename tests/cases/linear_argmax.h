@@ -1,7 +1,7 @@
 #pragma once
 #include "cases/large/expert_gemm_large.h"
 #include "cases/linear.h"
-#include "ops/linear_argmax.h"
+#include "ops/fused/linear_argmax.h"
 
 namespace sluice::test {
 

@@ -1,7 +1,7 @@
 #pragma once
 #include "cases/rms_norm.h"
 #include "cases/router_route.h"
-#include "ops/norm_router_route.h"
+#include "ops/fused/norm_router_route.h"
 
 namespace sluice::test {
 

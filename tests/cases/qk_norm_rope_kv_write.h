@@ -1,7 +1,7 @@
 #pragma once
 #include "cases/kv_write.h"
 #include "cases/rope.h"
-#include "ops/qk_norm_rope_kv_write.h"
+#include "ops/fused/qk_norm_rope_kv_write.h"
 
 namespace sluice::test {
 

@@ -2,7 +2,7 @@
 #include "cases/kv_write.h"
 #include "cases/linear.h"
 #include "cases/rope.h"
-#include "ops/qkv_rope_kv_write.h"
+#include "ops/fused/qkv_rope_kv_write.h"
 
 namespace sluice::test {
 

@@ -1,6 +1,6 @@
 #pragma once
 #include "cases/route_topk.h"
-#include "ops/route_group.h"
+#include "ops/fused/route_group.h"
 
 namespace sluice::test {
 

@@ -1,7 +1,7 @@
 #pragma once
 #include "cases/route_topk.h"
 #include "cases/router_gemm.h"
-#include "ops/router_route.h"
+#include "ops/fused/router_route.h"
 
 namespace sluice::test {
 

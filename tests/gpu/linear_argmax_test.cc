@@ -6,7 +6,7 @@
 #include "gpu/gpu.h"
 #include "harness/cases.h"
 #include "harness/run_case.h"
-#include "ops/linear_argmax.h"
+#include "ops/fused/linear_argmax.h"
 
 namespace sluice::test {
 namespace {

@@ -10,7 +10,7 @@
 #include "dispatch/plan.h"
 #include "graph/runs.h"
 #include "nn/moe/graph.h"
-#include "ops/expert_mlp_reference.h"
+#include "ops/reference/expert_mlp_reference.h"
 #include "weights/numbers.h"
 
 namespace sluice {

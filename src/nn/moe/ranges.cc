@@ -6,7 +6,7 @@
 #include "base/printable.h"
 #include "nn/moe/problems.h"
 #include "ops/bounds.h"
-#include "ops/route_bounds.h"
+#include "ops/reference/route_bounds.h"
 
 namespace sluice {
 namespace {

@@ -3,7 +3,7 @@
 //
 // Wins    always: it is the only kernel of RopeKvWrite on a CPU. Everything is read and written once.
 // Limits  none beyond the contract.
-// Source  original; the contract is ops/rope_kv_write.h.
+// Source  original; the contract is ops/fused/rope_kv_write.h.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "backends/cpu/kernels/rope_kv_write_rows.cc"
 #include "hwy/foreach_target.h"  // must come before highway.h
@@ -14,7 +14,7 @@
 #include "backends/cpu/cache_rows.h"
 #include "backends/cpu/simd/dispatch.h"
 #include "backends/cpu/simd/rotate.h"
-#include "ops/rope_kv_write.h"
+#include "ops/fused/rope_kv_write.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace sluice::cpu::HWY_NAMESPACE {

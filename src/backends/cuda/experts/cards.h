@@ -4,8 +4,8 @@
 #include "backends/cuda/experts/cost/cost.h"
 #include "backends/cuda/experts/mlp_workspace.h"
 #include "backends/cuda/grid_words.h"
-#include "ops/expert_mlp.h"
 #include "ops/fragment_layout.h"
+#include "ops/fused/expert_mlp.h"
 
 namespace sluice::cuda {
 

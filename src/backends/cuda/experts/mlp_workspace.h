@@ -1,7 +1,7 @@
 // The intermediate tensors of ExpertMlp, in the workspace of kernels that compute all its stages.
 #pragma once
 #include "base/arena.h"
-#include "ops/expert_mlp.h"
+#include "ops/fused/expert_mlp.h"
 
 namespace sluice::cuda {
 

@@ -7,11 +7,11 @@
 // Loses   never: it computes greedy rows only. For other rows, Linear and Sample run as separate kernels.
 // Limits  see supports() below. A sum is added up from the first k to the last, whatever the tile, as in linear_tile_sm90.
 // Bytes   w once for each tile of rows; 16 bytes per 64 features of a row, written and read.
-// Source  original; the contract is ops/linear_argmax.h.
+// Source  original; the contract is ops/fused/linear_argmax.h.
 #include <iterator>
 
 #include "backends/cuda/linear/linear_tile.h"
-#include "ops/linear_argmax.h"
+#include "ops/fused/linear_argmax.h"
 
 namespace sluice::cuda {
 namespace {

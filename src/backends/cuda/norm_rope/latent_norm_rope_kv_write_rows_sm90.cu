@@ -4,10 +4,10 @@
 //
 // Wins    where it accepts the problem: one launch instead of four per layer of DeepSeek V3's family.
 // Limits  see supports() below.
-// Source  original; the contract is ops/latent_norm_rope_kv_write.h.
+// Source  original; the contract is ops/fused/latent_norm_rope_kv_write.h.
 #include "backends/cuda/card.h"
 #include "backends/cuda/norm_rope/rope_pairs.cuh"
-#include "ops/latent_norm_rope_kv_write.h"
+#include "ops/fused/latent_norm_rope_kv_write.h"
 
 namespace sluice::cuda {
 namespace {

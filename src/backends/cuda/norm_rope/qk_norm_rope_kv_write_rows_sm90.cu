@@ -6,10 +6,10 @@
 // Wins    where it accepts the problem: one launch instead of three per layer makes decode steps of Qwen3-30B-A3B 6% shorter at one
 //         sequence, 2% at 8, 1% at 64 (docs/lab/cuda-qwen3.md). Queries and keys are read once.
 // Limits  see supports() below.
-// Source  original; the contract is ops/qk_norm_rope_kv_write.h.
+// Source  original; the contract is ops/fused/qk_norm_rope_kv_write.h.
 #include "backends/cuda/card.h"
 #include "backends/cuda/norm_rope/rope_pairs.cuh"
-#include "ops/qk_norm_rope_kv_write.h"
+#include "ops/fused/qk_norm_rope_kv_write.h"
 
 namespace sluice::cuda {
 namespace {

@@ -6,7 +6,7 @@
 #include "backends/cuda/tile/dependent.cuh"
 #include "backends/cuda/tile/divisor.cuh"
 #include "backends/cuda/tile/e4m3.cuh"
-#include "ops/qkv_rope_kv_write.h"
+#include "ops/fused/qkv_rope_kv_write.h"
 
 namespace sluice::cuda {
 

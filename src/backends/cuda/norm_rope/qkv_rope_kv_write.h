@@ -2,7 +2,7 @@
 #pragma once
 #include "backends/cuda/linear/linear.h"
 #include "ops/bounds.h"
-#include "ops/qkv_rope_kv_write.h"
+#include "ops/fused/qkv_rope_kv_write.h"
 
 namespace sluice::cuda {
 

@@ -8,7 +8,7 @@
 // Loses   up to 8 rows to stream_sm90, as the projection alone does. It refuses more than 128 rows.
 // Limits  bf16, heads that are rotated as a whole, with pairs half a head apart.
 // Bytes   w once; x once per SM, from L2.
-// Source  original; the contract is ops/qkv_rope_kv_write.h.
+// Source  original; the contract is ops/fused/qkv_rope_kv_write.h.
 #include "backends/cuda/linear/linear_shares.h"
 #include "backends/cuda/norm_rope/qkv_rope_kv_write.h"
 

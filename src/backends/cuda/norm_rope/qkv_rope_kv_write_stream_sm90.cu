@@ -6,7 +6,7 @@
 // Loses   nowhere, but it refuses more than eight rows.
 // Limits  bf16, heads that are rotated as a whole, with pairs half a head apart.
 // Bytes   w once; x once per CTA.
-// Source  original; the contract is ops/qkv_rope_kv_write.h.
+// Source  original; the contract is ops/fused/qkv_rope_kv_write.h.
 #include "backends/cuda/norm_rope/qkv_rope_kv_write.h"
 
 #include "backends/cuda/linear/linear_stream.h"

@@ -5,10 +5,10 @@
 // Loses   up to 128 rows to the epilogues of qkv_rope_kv_write, which save this launch: 17 to 41 us per step of gpt-oss-20b on an H100
 //         (docs/lab/cuda-step-launches.md).
 // Limits  none beyond the contract; 16-byte accesses where sizes, row strides and addresses allow them.
-// Source  original; the contract is ops/rope_kv_write.h.
+// Source  original; the contract is ops/fused/rope_kv_write.h.
 #include "backends/cuda/card.h"
 #include "backends/cuda/norm_rope/rope_pairs.cuh"
-#include "ops/rope_kv_write.h"
+#include "ops/fused/rope_kv_write.h"
 
 namespace sluice::cuda {
 namespace {

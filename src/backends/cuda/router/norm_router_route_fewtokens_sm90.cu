@@ -4,8 +4,8 @@
 //         (docs/lab/cuda-step-launches.md).
 // Loses   to the unfused kernels for more tokens.
 // Limits  as router_route_fewtokens_sm90, and only softmax, before or after the choice of experts. Batch-invariant.
-// Source  original; the contract is ops/norm_router_route.h.
-#include "ops/norm_router_route.h"
+// Source  original; the contract is ops/fused/norm_router_route.h.
+#include "ops/fused/norm_router_route.h"
 
 #include "backends/cuda/router/router_route_fewtokens.h"
 

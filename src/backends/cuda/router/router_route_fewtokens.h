@@ -7,7 +7,7 @@
 #include "backends/cuda/card.h"
 #include "backends/cuda/grid_words.h"
 #include "backends/cuda/tile/team.h"
-#include "ops/router_route.h"
+#include "ops/fused/router_route.h"
 
 namespace sluice::cuda::few {
 

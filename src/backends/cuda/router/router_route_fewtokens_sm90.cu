@@ -6,7 +6,7 @@
 //         tile of 8 or 16 tokens loads the weights again.
 // Limits  see need_few() in router_route_fewtokens.h: routing that need_team() accepts, and partial logits that fit into the grid
 //         words. The order of a sum depends only on hidden and experts, so the kernel is batch-invariant.
-// Source  original; the contract is ops/router_route.h.
+// Source  original; the contract is ops/fused/router_route.h.
 #include "backends/cuda/router/router_route_fewtokens.h"
 
 namespace sluice::cuda {

@@ -5,9 +5,9 @@
 //         5501 us at 64 (docs/lab/cuda-step-launches.md). It saves a launch and does not read y again.
 // Loses   nowhere. At 1 and 2 tokens it saves no time, because Combine spreads their columns over more CTAs.
 // Limits  see supports() below.
-// Source  original; the contract, including the order of the sum, is ops/combine_norm.h.
+// Source  original; the contract, including the order of the sum, is ops/fused/combine_norm.h.
 #include "backends/cuda/card.h"
-#include "ops/combine_norm.h"
+#include "ops/fused/combine_norm.h"
 
 namespace sluice::cuda {
 namespace {

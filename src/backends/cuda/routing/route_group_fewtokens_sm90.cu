@@ -7,10 +7,10 @@
 // Loses   to route_group_lanes_sm90 by 0.3 to 0.5 us at 64 tokens of 256 experts, with either kind of launch: the teams of a CTA compete
 //         for issue slots.
 // Limits  the requirements of need_team() (tile/team.h), and row_align of 1.
-// Source  original; the contract is ops/route_group.h.
+// Source  original; the contract is ops/fused/route_group.h.
 #include "backends/cuda/card.h"
 #include "backends/cuda/tile/team.h"
-#include "ops/route_group.h"
+#include "ops/fused/route_group.h"
 
 namespace sluice::cuda {
 namespace {

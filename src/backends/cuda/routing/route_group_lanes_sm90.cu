@@ -7,10 +7,10 @@
 // Loses   for fewer tokens to route_group_fewtokens_sm90, by 1.2 to 2.1 us at one token with plain launches
 //         and by 1.0 to 1.9 us with dependent launches: one thread per expert is done sooner.
 // Limits  the requirements of need_team() (tile/team.h), row_align of 1, and 128 SMs if the CTAs form a grid.
-// Source  original; the contract is ops/route_group.h.
+// Source  original; the contract is ops/fused/route_group.h.
 #include "backends/cuda/card.h"
 #include "backends/cuda/tile/team.h"
-#include "ops/route_group.h"
+#include "ops/fused/route_group.h"
 
 namespace sluice::cuda {
 namespace {

@@ -1,7 +1,7 @@
 // The slots of shared experts (ops/route_topk.h), which come after the chosen slots of every token. Their ids and weights are known before
 // the launch. For problems without padding only: then every token has these slots, and their rows follow from the number of tokens.
 #pragma once
-#include "ops/route_group.h"
+#include "ops/fused/route_group.h"
 
 namespace sluice::cuda::tile {
 

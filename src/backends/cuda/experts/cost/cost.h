@@ -7,7 +7,7 @@
 #include "backends/cuda/card.h"
 #include "backends/cuda/experts/cost/config.h"
 #include "backends/cuda/experts/cost/profile.h"
-#include "ops/grouped_mlp.h"
+#include "ops/fused/grouped_mlp.h"
 
 namespace sluice::cuda {
 

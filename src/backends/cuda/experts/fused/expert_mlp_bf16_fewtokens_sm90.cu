@@ -6,7 +6,7 @@
 // Loses   nowhere in bf16_candidates.csv. It refuses more than 32 slots (tokens x slots per token), which the unfused
 //         kernels compute (expert_gemm_bf16_stream_sm90).
 // Limits  32 slots; see need_fewtokens() in experts/cards.h. Sums are split at the same k for any batch, so it is batch-invariant.
-// Source  original; the contract is ops/expert_mlp.h.
+// Source  original; the contract is ops/fused/expert_mlp.h.
 #include "backends/cuda/experts/fused/fewtokens_candidate.h"
 
 namespace sluice::cuda {

@@ -7,7 +7,7 @@
 //         against 45.6 us). It refuses more slots than a warp can group by expert; expert_gemm_mxfp4_stream_sm90 accepts them.
 // Limits  32 slots (tokens x slots per token), 64 if is_small(); see need_fewtokens() in experts/cards.h. Sums are split at the same k
 //         for any batch, so the kernel is batch-invariant.
-// Source  original; the contract is ops/expert_mlp.h.
+// Source  original; the contract is ops/fused/expert_mlp.h.
 #include "backends/cuda/experts/fused/fewtokens_candidate.h"
 
 namespace sluice::cuda {

@@ -7,7 +7,7 @@
 // Loses   to expert_mlp_mxfp4_fewtokens_sm90 for two tokens of gpt-oss-120b: 35.4 us against 34.9 us.
 // Limits  16 slots (tokens x slots per token); see supports() below. Sums are split at the same k for any batch, so the kernel is
 //         batch-invariant.
-// Source  original; the contract is ops/expert_mlp.h.
+// Source  original; the contract is ops/fused/expert_mlp.h.
 #include "backends/cuda/experts/cards.h"
 #include "backends/cuda/experts/mlp_workspace.h"
 

@@ -5,7 +5,7 @@
 #include "backends/cuda/queue.h"
 #include "backends/cuda/tile/dependent.cuh"
 #include "backends/cuda/tile/grid_barrier.cuh"
-#include "ops/expert_mlp.h"
+#include "ops/fused/expert_mlp.h"
 
 namespace sluice::cuda {
 

@@ -7,12 +7,12 @@
 //         203 us at 512 tokens of gpt-oss-20b (64 rows per expert). For fewer rows, to mxfp4_stream_sm90: 105
 //         us against 98 us at 16 tokens.
 // Limits  see supports() below. Sums are bitwise equal to those of mxfp4_tile_sm90.
-// Source  original; the contract is ops/grouped_mlp.h, the measurements are docs/lab/cuda-grouped-tiles.md.
+// Source  original; the contract is ops/fused/grouped_mlp.h, the measurements are docs/lab/cuda-grouped-tiles.md.
 #include <algorithm>
 #include <array>
 
 #include "backends/cuda/experts/cards.h"
-#include "ops/grouped_mlp.h"
+#include "ops/fused/grouped_mlp.h"
 
 namespace sluice::cuda {
 namespace {

@@ -14,7 +14,7 @@
 #include "backends/cuda/grid_words.h"
 #include "backends/cuda/launch.h"
 #include "backends/cuda/tile/grid_barrier.cuh"
-#include "ops/grouped_mlp.h"
+#include "ops/fused/grouped_mlp.h"
 
 namespace sluice::cuda {
 

@@ -1,4 +1,4 @@
-#include "ops/rope_reference.h"
+#include "ops/reference/rope_reference.h"
 
 #include <cmath>
 

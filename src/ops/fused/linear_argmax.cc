@@ -1,4 +1,4 @@
-#include "ops/linear_argmax.h"
+#include "ops/fused/linear_argmax.h"
 
 #include <algorithm>
 #include <cmath>
@@ -14,7 +14,7 @@ double LinearArgmax::bytes(const Problem& p) {
 
 namespace {
 
-// The results that ops/linear_argmax.h allows for one row of logits.
+// The results that ops/fused/linear_argmax.h allows for one row of logits.
 struct ArgmaxRow {
   bool anything = false;            // a logit may overflow, so any result is right
   int64_t token = 0;                // token of the exact logits

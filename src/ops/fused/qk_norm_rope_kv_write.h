@@ -1,6 +1,6 @@
 #pragma once
+#include "ops/fused/rope_kv_write.h"
 #include "ops/rms_norm.h"
-#include "ops/rope_kv_write.h"
 #include "ops/row_align.h"
 
 namespace sluice {

@@ -1,4 +1,4 @@
-#include "ops/router_route.h"
+#include "ops/fused/router_route.h"
 
 namespace sluice {
 

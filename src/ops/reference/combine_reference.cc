@@ -2,7 +2,7 @@
 #include <cmath>
 
 #include "ops/combine.h"
-#include "ops/combine_reference.h"
+#include "ops/reference/combine_reference.h"
 
 namespace sluice {
 namespace {

@@ -1,6 +1,6 @@
 #pragma once
+#include "ops/fused/router_route.h"
 #include "ops/rms_norm.h"
-#include "ops/router_route.h"
 #include "ops/row_align.h"
 
 namespace sluice {
@@ -8,7 +8,7 @@ namespace sluice {
 // RmsNorm followed by RouterRoute, fused: the work between the residual stream and the experts.
 //
 //   normed                      RmsNorm of x with norm_weight and eps (ops/rms_norm.h)
-//   logits, ids, weights, ...   RouterRoute of normed (ops/router_route.h); ids and weights follow from the rounded logits
+//   logits, ids, weights, ...   RouterRoute of normed (ops/fused/router_route.h); ids and weights follow from the rounded logits
 //
 // Shapes     as in rms_norm.h and router_route.h; norm_weight [hidden], normed [tokens, hidden], rows may be strided.
 // Types      normed has the type of x; norm_weight bf16 or f32 (field norm_w).

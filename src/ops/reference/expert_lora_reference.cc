@@ -1,8 +1,8 @@
 #include <limits>
 
-#include "ops/expert_gemm_reference.h"
 #include "ops/expert_lora.h"
-#include "ops/low_rank_reference.h"
+#include "ops/reference/expert_gemm_reference.h"
+#include "ops/reference/low_rank_reference.h"
 
 namespace sluice {
 namespace {

@@ -1,4 +1,4 @@
-#include "ops/linear_reference.h"
+#include "ops/reference/linear_reference.h"
 
 #include <cmath>
 #include <limits>

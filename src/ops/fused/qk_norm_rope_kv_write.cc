@@ -1,10 +1,10 @@
-#include "ops/qk_norm_rope_kv_write.h"
+#include "ops/fused/qk_norm_rope_kv_write.h"
 
 #include <algorithm>
 
 #include "ops/bounds.h"
-#include "ops/kv_write_reference.h"
-#include "ops/rope_reference.h"
+#include "ops/reference/kv_write_reference.h"
+#include "ops/reference/rope_reference.h"
 
 namespace sluice {
 

@@ -1,8 +1,8 @@
-#include "ops/norm_router_route.h"
+#include "ops/fused/norm_router_route.h"
 
 #include <cmath>
 
-#include "ops/norm_factor_reference.h"
+#include "ops/reference/norm_factor_reference.h"
 
 namespace sluice {
 

@@ -1,4 +1,4 @@
-#include "ops/norm_factor_reference.h"
+#include "ops/reference/norm_factor_reference.h"
 
 #include <cmath>
 

@@ -1,6 +1,6 @@
 #pragma once
+#include "ops/fused/rope_kv_write.h"
 #include "ops/linear.h"
-#include "ops/rope_kv_write.h"
 
 namespace sluice {
 

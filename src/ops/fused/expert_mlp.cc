@@ -1,7 +1,7 @@
-#include "ops/expert_mlp.h"
+#include "ops/fused/expert_mlp.h"
 
 #include "ops/bounds.h"
-#include "ops/weight_bounds.h"
+#include "ops/reference/weight_bounds.h"
 
 namespace sluice {
 

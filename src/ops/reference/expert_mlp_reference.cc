@@ -1,8 +1,8 @@
 #include <cmath>
 
-#include "ops/combine_reference.h"
-#include "ops/expert_mlp_reference.h"
-#include "ops/grouped_mlp.h"
+#include "ops/fused/grouped_mlp.h"
+#include "ops/reference/combine_reference.h"
+#include "ops/reference/expert_mlp_reference.h"
 
 namespace sluice {
 namespace {

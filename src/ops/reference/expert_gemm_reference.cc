@@ -3,7 +3,7 @@
 #include <limits>
 
 #include "ops/expert_gemm.h"
-#include "ops/expert_gemm_reference.h"
+#include "ops/reference/expert_gemm_reference.h"
 
 namespace sluice {
 namespace {

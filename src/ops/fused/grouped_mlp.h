@@ -1,5 +1,5 @@
 #pragma once
-#include "ops/expert_mlp.h"
+#include "ops/fused/expert_mlp.h"
 
 namespace sluice {
 
@@ -10,9 +10,9 @@ namespace sluice {
 //
 // Rows of g without an expert are not written. With weight_on_input the router's weight multiplies the input of `up`.
 //
-// Shapes     as in ops/expert_mlp.h; row_begin i32[experts + 1], row_count i32[experts] and order i32[rows] as
+// Shapes     as in ops/fused/expert_mlp.h; row_begin i32[experts + 1], row_count i32[experts] and order i32[rows] as
 //            ops/group_rows.h writes them, rows = tokens * slots; g [rows, hidden].
-// Types      as in ops/expert_mlp.h. h is rounded to x's type and stays internal.
+// Types      as in ops/fused/expert_mlp.h. h is rounded to x's type and stays internal.
 // Bytes      each active expert's weights once, x and g once. experts_routed affects only the cost.
 // Errors     make_plan: kInvalidArgument if the problem violates a limit above. run: never fails on data written by ops/group_rows.h.
 // Exactness  expert_gemm.h's bound for h; for g, expert_gemm.h's bound plus the error propagated from h: an error of

@@ -2,7 +2,7 @@
 #include <cmath>
 
 #include "ops/lora_delta.h"
-#include "ops/low_rank_reference.h"
+#include "ops/reference/low_rank_reference.h"
 
 namespace sluice {
 namespace {

@@ -1,4 +1,4 @@
-#include "ops/combine_norm.h"
+#include "ops/fused/combine_norm.h"
 
 namespace sluice {
 

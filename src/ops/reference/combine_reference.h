@@ -1,4 +1,4 @@
-// The reference of Combine for a g that is known within error bounds, as in the last step of ops/expert_mlp.h.
+// The reference of Combine for a g that is known within error bounds, as in the last step of ops/fused/expert_mlp.h.
 #pragma once
 #include <functional>
 

@@ -1,6 +1,6 @@
 // Helpers shared by references of operations that rotate the heads of a projection and write them to caches.
 #pragma once
-#include "ops/qkv_rope_kv_write.h"
+#include "ops/fused/qkv_rope_kv_write.h"
 
 namespace sluice {
 

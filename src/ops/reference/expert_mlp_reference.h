@@ -1,7 +1,7 @@
 // The reference of ExpertMlp on several threads, because one thread needs half a second per expert.
 #pragma once
-#include "ops/expert_gemm_reference.h"
-#include "ops/expert_mlp.h"
+#include "ops/fused/expert_mlp.h"
+#include "ops/reference/expert_gemm_reference.h"
 
 namespace sluice {
 

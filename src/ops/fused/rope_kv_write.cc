@@ -1,6 +1,6 @@
-#include "ops/rope_kv_write.h"
+#include "ops/fused/rope_kv_write.h"
 
-#include "ops/kv_write_reference.h"
+#include "ops/reference/kv_write_reference.h"
 
 namespace sluice {
 

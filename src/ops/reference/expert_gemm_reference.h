@@ -1,4 +1,4 @@
-// The reference of ExpertGemm for an x that is known within error bounds, as in the second GEMM of ops/expert_mlp.h.
+// The reference of ExpertGemm for an x that is known within error bounds, as in the second GEMM of ops/fused/expert_mlp.h.
 #pragma once
 #include <functional>
 

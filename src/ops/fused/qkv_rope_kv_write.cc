@@ -1,10 +1,10 @@
-#include "ops/qkv_rope_kv_write.h"
+#include "ops/fused/qkv_rope_kv_write.h"
 
 #include <cmath>
 
-#include "ops/kv_write_reference.h"
-#include "ops/qkv_rope_kv_write_reference.h"
-#include "ops/rope_reference.h"
+#include "ops/reference/kv_write_reference.h"
+#include "ops/reference/qkv_rope_kv_write_reference.h"
+#include "ops/reference/rope_reference.h"
 
 namespace sluice {
 namespace {

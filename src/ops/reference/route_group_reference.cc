@@ -1,4 +1,4 @@
-#include "ops/route_group.h"
+#include "ops/fused/route_group.h"
 
 namespace sluice {
 

@@ -1,4 +1,4 @@
-#include "ops/kv_write_reference.h"
+#include "ops/reference/kv_write_reference.h"
 
 #include <algorithm>
 #include <cmath>

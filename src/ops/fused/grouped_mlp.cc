@@ -1,4 +1,4 @@
-#include "ops/grouped_mlp.h"
+#include "ops/fused/grouped_mlp.h"
 
 namespace sluice {
 
