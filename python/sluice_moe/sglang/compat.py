@@ -18,6 +18,7 @@ GATES, AUTO = "SLUICE_SGLANG_GATES", "SLUICE_SGLANG_AUTO"  # gates of every mode
 
 FUSED_MOE = "sglang.srt.layers.moe.fused_moe_triton.layer.FusedMoE"
 LORA_MANAGER = "sglang.srt.lora.lora_manager.LoRAManager"
+LORA_POOL = "sglang.srt.lora.mem_pool.LoRAMemoryPool"
 # The parameters of FusedMoE.__init__ that describe the layer.
 _FUSED_MOE = ("num_experts", "hidden_size", "intermediate_size", "layer_id", "top_k", "quant_config", "prefix", "activation",
               "apply_router_weight_on_input", "no_combine", "routed_scaling_factor", "gemm1_alpha", "gemm1_clamp_limit", "swiglu_limit",
@@ -72,6 +73,10 @@ class Seams:
             Target(f"{LORA_MANAGER}.set_lora_module", ("module_name", "module")),
             Target(f"{LORA_MANAGER}.load_lora_weights", ("lora_ref",)),
             Target(f"{LORA_MANAGER}.load_lora_weights_from_tensors", ("lora_ref",)),
+            Target(f"{LORA_MANAGER}.prepare_lora_batch", ("forward_batch",)),
+            Target(f"{LORA_POOL}.load_lora_weight_to_buffer", ("uid", "buffer_id", "lora_adapter", "lora_modules")),
+            Target(f"{LORA_POOL}.get_lora_A_shape", ("module_name", "base_model")),
+            Target(f"{LORA_POOL}.get_lora_B_shape", ("module_name", "base_model")),
         )
 
 

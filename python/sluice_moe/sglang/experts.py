@@ -20,7 +20,7 @@ import sluice_moe
 from sluice_moe import MoeLayer, activations, environment
 from sluice_moe.errors import Error, UnsupportedLayer
 
-from . import compat, formats, state
+from . import compat, expert_lora, formats, state
 from .gates import deterministic
 from .loads import Loads
 from .state import logger, refused_layer
@@ -134,6 +134,9 @@ class SluiceExperts(FusedMoEMethodBase):
         super().__init__()
         self.format, self.prefix = format, prefix
         self.layer: Optional[MoeLayer] = None
+        self.room: Optional[expert_lora.Room] = None  # for adapters on the experts
+        self.why_no_room = ""
+        self.adapters: Optional[expert_lora.TokenAdapters] = None  # with room
         self._loads = Loads()
 
     # ---- Parameters ----
@@ -176,9 +179,27 @@ class SluiceExperts(FusedMoEMethodBase):
         try:
             self._check(layer, config)
             self.layer_fields = self.fields(config)
-            self._check_kernels(layer.w13_weight.device)
+            self._check_kernels(layer.w13_weight.device, self.layer_fields)
         except UnsupportedLayer as why:
             raise refused_layer(self.prefix, str(why)) from None
+        self._make_room(layer, config)
+
+    def _make_room(self, layer: FusedMoE, config: MoeRunnerConfig) -> None:
+        """Gives the layer room for the adapters that SGLang may put on it. A layer that cannot have them runs without, which matters only if an adapter
+        has weights for it (lora.py)."""
+        wanted, device = expert_lora.room(), layer.w13_weight.device
+        if wanted is None:
+            return
+        fields = {**self.layer_fields, **expert_lora.fields(wanted, config.is_gated)}
+        try:
+            reasons = expert_lora.why_not()
+            if reasons:
+                raise UnsupportedLayer("; ".join(reasons))
+            self._check_kernels(device, fields)
+        except UnsupportedLayer as why:
+            self.why_no_room = str(why)
+            return
+        self.room, self.layer_fields, self.adapters = wanted, fields, expert_lora.token_adapters(device)
 
     def _check(self, layer: FusedMoE, config: MoeRunnerConfig) -> None:
         from sglang.srt.runtime_context import get_exec
@@ -199,11 +220,11 @@ class SluiceExperts(FusedMoEMethodBase):
         """The arguments of the MoeLayer besides its fields."""
         return {"tokens_max": TOKENS_MAX, "batch_invariant": deterministic(), **environment.expert_kernels()}
 
-    def _check_kernels(self, device: torch.device) -> None:
-        """Raises UnsupportedLayer if no kernel runs the layer, before its weights are loaded."""
+    def _check_kernels(self, device: torch.device, fields: dict[str, object]) -> None:
+        """Raises UnsupportedLayer if no kernel runs a layer of these fields, before its weights are loaded."""
         if device.type not in ("cpu", "cuda"):
             return
-        given = {**self.options(), **self.layer_fields}
+        given = {**self.options(), **fields}
         key = (device, *sorted(given.items(), key=str))
         if key not in _reasons:
             _reasons[key] = sluice_moe.why_not(device=device, **given)
@@ -276,10 +297,11 @@ class SluiceExperts(FusedMoEMethodBase):
         if x.is_cuda and scale not in (None, 1.0):
             weights = weights * scale  # on a GPU SGLang expects the runner to do this; on the CPU its models scale the output
         tokens = x.shape[0]
+        adapter = None if self.adapters is None else self.adapters.numbers[:tokens]
         if tokens <= TOKENS_MAX:
-            return self.layer(x, ids=ids, weights=weights)
+            return self.layer(x, ids=ids, weights=weights, adapter=adapter)
         out = torch.empty_like(x)
         for begin in range(0, tokens, TOKENS_MAX):
             part = slice(begin, begin + TOKENS_MAX)
-            self.layer(x[part], ids=ids[part], weights=weights[part], out=out[part])
+            self.layer(x[part], ids=ids[part], weights=weights[part], adapter=None if adapter is None else adapter[part], out=out[part])
         return out

@@ -121,10 +121,11 @@ def _expert_hooks() -> tuple[tuple[Callable, str], ...]:
 
 
 def _gate_hooks() -> tuple[tuple[Callable, str], ...]:
-    from . import gates, lora
+    from . import expert_lora, gates, lora
 
     return ((gates.after_load, "AFTER"), (lora.around_init, "AROUND"), (lora.around_set_module, "AROUND"), (lora.around_load, "AROUND"),
-            (lora.around_load, "AROUND"))
+            (lora.around_load, "AROUND"), (expert_lora.after_prepare, "AFTER"), (expert_lora.around_slot, "AROUND"),
+            (expert_lora.around_shape, "AROUND"), (expert_lora.around_shape, "AROUND"))
 
 
 def _hook(target: compat.Target, hook: Callable, kind: str) -> None:

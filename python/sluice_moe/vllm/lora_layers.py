@@ -10,8 +10,7 @@ import vllm.lora.layers.fused_moe as fused_moe
 from vllm.lora.layers.base import BaseLayerWithLoRA
 
 from sluice_moe.errors import UnsupportedLayer
-
-from .lora_tensors import AdapterSizes, adapter_tensors, no_adapter
+from sluice_moe.lora_tensors import AdapterSizes, adapter_tensors, no_adapter
 
 
 class _OnSluice:

@@ -69,17 +69,18 @@ class Model(torch.nn.Module):
         return {"o_proj": (HIDDEN, HIDDEN), "gate_up_proj": (HIDDEN, 2 * WIDTH), "down_proj": (WIDTH, HIDDEN), "gate": (HIDDEN, EXPERTS)}[name]
 
 
-def adapter(folder: pathlib.Path, modules: dict[str, tuple[int, int]], targets: list[str]) -> str:
-    """The path of a new adapter with weights for modules {name: (outputs, inputs)}."""
+def adapter(folder: pathlib.Path, modules: dict[str, tuple[int, int]], targets: list[str], given: dict[str, torch.Tensor] | None = None,
+            rank: int = RANK) -> str:
+    """The path of a new adapter with weights for modules {name: (outputs, inputs)}, and with given tensors."""
     from safetensors.torch import save_file
 
-    tensors = {}
+    tensors = dict(given or {})
     for i, (name, (rows, width)) in enumerate(modules.items()):
         tensors[f"base_model.model.{name}.lora_A.weight"] = random(RANK, width, seed=i)
         tensors[f"base_model.model.{name}.lora_B.weight"] = random(rows, RANK, seed=i + 100)
     folder.mkdir()
     save_file(tensors, folder / "adapter_model.safetensors")
-    (folder / "adapter_config.json").write_text(json.dumps({"r": RANK, "lora_alpha": 2 * RANK, "target_modules": targets, "peft_type": "LORA",
+    (folder / "adapter_config.json").write_text(json.dumps({"r": rank, "lora_alpha": 2 * rank, "target_modules": targets, "peft_type": "LORA",
                                                             "bias": "none"}))
     return str(folder)
 
@@ -148,7 +149,7 @@ def test_an_adapter_with_weights_for_sluice_ends_the_start(settings: object, wei
     path = adapter(tmp_path / "adapter", of(*names), targets)
     with pytest.raises(RuntimeError) as why:
         manager(settings, weights, path, gate="gate")
-    assert "sluice: LoRA adapter one: wanted no weights for experts or gates that Sluice runs, found " + found in str(why.value)
+    assert "sluice: LoRA adapter one: wanted no weights for gates, or for experts without room for adapters, that Sluice runs, found " + found in str(why.value)
     assert str(why.value).endswith(f"or serve without {asked_by()}")
 
 
@@ -174,7 +175,7 @@ def test_dense_layers_with_the_names_of_experts_take_adapters(settings: object, 
     made.fetch_new_loras({ref.lora_id})
     made.update_lora_info()
     refused = loaded(made, adapter(tmp_path / "bad", of(ATTENTION, EXPERT), ["o_proj"]), "file", "bad")
-    assert not refused.success and "wanted no weights for experts or gates that Sluice runs" in refused.error_message
+    assert not refused.success and "wanted no weights for gates, or for experts without room for adapters, that Sluice runs" in refused.error_message
 
 
 # ---- While the server runs ----
@@ -199,7 +200,7 @@ def test_an_adapter_that_is_loaded_later_is_refused_alone(settings: object, weig
     good = adapter(tmp_path / "good", of(ATTENTION), ["o_proj"])
     refused = loaded(made, bad, how, "bad")
     assert not refused.success
-    assert refused.error_message.startswith("sluice: LoRA adapter bad: wanted no weights for experts or gates that Sluice runs, found "
+    assert refused.error_message.startswith("sluice: LoRA adapter bad: wanted no weights for gates, or for experts without room for adapters, that Sluice runs, found "
                                             f"base_model.model.{name.rsplit('.', 1)[0]}.")
     assert not made.loras and not made.configs and not made.lora_refs, "a rejected adapter must leave no state"
     assert loaded(made, good, how, "good").success and len(made.loras) == 1

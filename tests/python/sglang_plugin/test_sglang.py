@@ -58,9 +58,10 @@ def test_target_and_draft_choose_apart(newest: dict[str, dict]) -> None:
     assert newest["target_alone"] == {"target": "SluiceExperts", "draft": "UnquantizedFusedMoEMethod"}
 
 
-GATE_HOOKS = ["sglang.srt.lora.lora_manager.LoRAManager.init_lora_modules", "sglang.srt.lora.lora_manager.LoRAManager.load_lora_weights", "sglang.srt.lora.lora_manager.LoRAManager.load_lora_weights_from_tensors",
-              "sglang.srt.lora.lora_manager.LoRAManager.set_lora_module", "sglang.srt.model_executor.model_runner.ModelRunner.load_model",
-              "sglang.srt.runtime_context.publish"]
+GATE_HOOKS = [*(f"sglang.srt.lora.lora_manager.LoRAManager.{name}" for name in (
+    "init_lora_modules", "load_lora_weights", "load_lora_weights_from_tensors", "prepare_lora_batch", "set_lora_module")),
+    *(f"sglang.srt.lora.mem_pool.LoRAMemoryPool.{name}" for name in ("get_lora_A_shape", "get_lora_B_shape", "load_lora_weight_to_buffer")),
+    "sglang.srt.model_executor.model_runner.ModelRunner.load_model", "sglang.srt.runtime_context.publish"]
 
 
 @pytest.mark.parametrize("which", ["newest", "older"])
@@ -112,7 +113,8 @@ def test_older_versions_stop_as_well(older: dict[str, dict]) -> None:
 
 
 @pytest.mark.parametrize("version", sglang_engine.VERSIONS)
-@pytest.mark.parametrize("files", [("sglang_layers.py", "sglang_fp8.py"), ("sglang_gates.py",), ("sglang_lora.py",)], ids=lambda files: files[0])
+@pytest.mark.parametrize("files", [("sglang_layers.py", "sglang_fp8.py"), ("sglang_gates.py",), ("sglang_lora.py",),
+                                   ("sglang_expert_lora.py",)], ids=lambda files: files[0])
 def test_in_a_process_of_a_version(version: str, files: tuple[str, ...]) -> None:
     """Runs all tests of the files."""
     done = run_beside(version, "-m", "pytest", "-q", "-p", "no:cacheprovider", *(str(HERE / file) for file in files))

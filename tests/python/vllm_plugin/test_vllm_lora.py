@@ -8,7 +8,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("vllm", reason="these tests want vLLM (./dev test-python)")
 
 from sluice_moe.vllm import lora, method, report  # noqa: E402
-from sluice_moe.vllm.lora_tensors import AdapterSizes, adapter_tensors, halves, joined, no_adapter  # noqa: E402
+from sluice_moe.lora_tensors import AdapterSizes, adapter_tensors, halves, joined, no_adapter  # noqa: E402
 from test_vllm_fp8 import GivenFp8, config_of  # noqa: E402
 from test_vllm_fp8 import load as load_fp8  # noqa: E402
 from test_vllm_layers import EXPERTS, HIDDEN, INSIDE, Given, choice, load, load_some, reload, runner_of, vllm_config  # noqa: E402,F401

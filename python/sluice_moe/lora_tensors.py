@@ -1,4 +1,4 @@
-"""Adapters on routed experts: converts the tensors that vLLM gives its LoRA layers to the tensors that MoeLayer.replace_adapter() takes."""
+"""Adapters on routed experts: converts the tensors of vLLM and SGLang to the tensors that MoeLayer.replace_adapter() takes."""
 from __future__ import annotations
 
 from typing import NamedTuple, Sequence
@@ -6,7 +6,7 @@ from typing import NamedTuple, Sequence
 import torch
 from torch.nn.functional import pad
 
-from sluice_moe.errors import InvalidArgument
+from .errors import InvalidArgument
 
 
 class AdapterSizes(NamedTuple):
@@ -25,13 +25,13 @@ class AdapterSizes(NamedTuple):
 
 
 def adapter_tensors(sizes: AdapterSizes, lora_a: Sequence[torch.Tensor], lora_b: Sequence[torch.Tensor], *,
-                    alternates: bool = False) -> dict[str, torch.Tensor]:
+                    alternates: bool = False, scale: float = 1.0) -> dict[str, torch.Tensor]:
     """Returns an adapter as bf16 tensors by the names of replace_adapter().
 
-    lora_a, lora_b  [experts, rank, width] and [experts, rows, rank] of the whole layer, with the adapter's scale multiplied into B: gate,
-                    down and up; or gate and up as one matrix, and down. Without a gate the first is up, and a third is not read. One expert instead
-                    of all: the matrix is the same for all experts
+    lora_a, lora_b  [experts, rank, width] and [experts, rows, rank] of the whole layer: gate, down and up; or gate and up as one matrix, and down.
+                    Without a gate the first is up, and a third is not read. One expert instead of all: the matrix is the same for all experts
     alternates      whether the rows of gate and up in one matrix alternate; otherwise gate's rows come first
+    scale           the adapter's scale, unless it is multiplied into B
     """
     if len(lora_a) == 2 and sizes.gated:
         _check("gate_up_proj", sizes, lora_a[0], lora_b[0], sizes.hidden, 2 * sizes.intermediate)
@@ -52,7 +52,7 @@ def adapter_tensors(sizes: AdapterSizes, lora_a: Sequence[torch.Tensor], lora_b:
         "experts.up_lora_b": joined(up_b[0], up_b[1], sizes.gate_order) if sizes.gated else up_b[0].contiguous(),
         "experts.down_lora_a": _slice(_ranks(_experts(lora_a[1], sizes), sizes, 1), sizes, 2).contiguous(),
         "experts.down_lora_b": _ranks(_experts(lora_b[1], sizes), sizes, 2).contiguous(),
-        "experts.lora_scale": torch.ones(1, device=lora_a[1].device),
+        "experts.lora_scale": torch.full((1,), scale, dtype=torch.float32, device=lora_a[1].device),
     }
 
 
