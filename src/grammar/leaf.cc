@@ -1,6 +1,7 @@
 #include "grammar/leaf.h"
 
 #include <algorithm>
+#include <bit>
 #include <utility>
 
 #include "grammar/distances.h"
@@ -9,6 +10,7 @@ namespace sluice {
 namespace {
 
 constexpr int kBlanksMax = 40;
+constexpr int64_t kLengthsMax = 1024, kLengthStatesMax = 2048;  // limits of Leaf::lengths
 constexpr std::string_view kBlanks = " \t\n\r";
 
 bool is_hex(int byte) {
@@ -29,11 +31,10 @@ bool between_chars(const Dfa& value, int32_t state) {
   return true;
 }
 
-// By state: the minimum number of counted characters up to acceptance.
-std::vector<int32_t> min_to_end(const Dfa& dfa, const std::vector<uint8_t>& counts) {
+// The transitions of an automaton between states, each once, with the number of characters that it counts.
+std::vector<std::vector<ArrowInto>> arrows_of(const Dfa& dfa, const std::vector<uint8_t>& counts) {
   const auto n = static_cast<size_t>(dfa.states());
   std::vector<std::vector<ArrowInto>> into(n);
-  std::vector<int32_t> ends;
   for (size_t s = 0; s < n; ++s) {
     int32_t last = Dfa::kDead, last_weight = -1;
     for (int byte = 0; byte < 256; ++byte) {
@@ -44,18 +45,54 @@ std::vector<int32_t> min_to_end(const Dfa& dfa, const std::vector<uint8_t>& coun
       last = t, last_weight = weight;
     }
   }
-  for (int32_t state = 0; state < dfa.states(); ++state)
-    if (dfa.accepts(state)) ends.push_back(state);
-  return min_weights(into, std::move(ends));
+  return into;
+}
+
+// Whether some state cannot end after some number of characters between its minimum and its maximum.
+bool has_gaps(const Leaf& leaf) {
+  for (size_t s = 0; s < leaf.counts.size(); ++s) {
+    const int64_t last = std::min<int64_t>(leaf.to_last_end[s], leaf.length_words * 64 - 1);
+    int64_t found = 0;
+    for (int64_t w = 0; w < leaf.length_words; ++w)
+      found +=
+          std::popcount(leaf.lengths[s * static_cast<size_t>(leaf.length_words) + static_cast<size_t>(w)]);
+    if (leaf.to_end[s] <= last && found != last - leaf.to_end[s] + 1) return true;
+  }
+  return false;
 }
 
 void set_counts(Leaf* leaf, int64_t least, int64_t most, const std::vector<uint8_t>& labels,
                 const std::vector<int32_t>& order) {
   leaf->least = std::max<int64_t>(least, 0);
   leaf->most = most < 0 ? Leaf::kNoBound : std::min(most, Leaf::kNoBound);
-  if (leaf->least == 0 && leaf->most == Leaf::kNoBound) return;
-  for (const int32_t old : order) leaf->counts.push_back(labels[static_cast<size_t>(old)]);
-  leaf->to_end = min_to_end(leaf->dfa, leaf->counts);
+  if ((leaf->least == 0 && leaf->most == Leaf::kNoBound) || leaf->dfa.empty()) return;
+  std::vector<uint8_t> counts;
+  for (const int32_t old : order) counts.push_back(labels[static_cast<size_t>(old)]);
+  const auto into = arrows_of(leaf->dfa, counts);
+  std::vector<int32_t> ends;
+  for (int32_t state = 0; state < leaf->dfa.states(); ++state)
+    if (leaf->dfa.accepts(state)) ends.push_back(state);
+  leaf->to_end = min_weights(into, ends);
+  leaf->to_last_end = max_weights(into, ends);
+  // Bounds that all texts keep are no bounds.
+  if (leaf->to_end[0] >= leaf->least) leaf->least = 0;
+  if (leaf->to_last_end[0] <= leaf->most) leaf->most = Leaf::kNoBound;
+  if (leaf->least == 0 && leaf->most == Leaf::kNoBound) return void(leaf->to_end.clear());
+  leaf->counts = std::move(counts);
+  const bool can_have_gaps =
+      leaf->least > 0 && leaf->most < kLengthsMax && leaf->dfa.states() <= kLengthStatesMax;
+  if (can_have_gaps) {
+    leaf->length_words = leaf->most / 64 + 1;
+    leaf->lengths = all_weights(into, ends, leaf->length_words);
+    if (!has_gaps(*leaf)) leaf->lengths.clear();
+  }
+  // Where a text may end, parsing checks `least` itself.
+  bool is_bounded = !leaf->lengths.empty();
+  for (int32_t state = 0; state < leaf->dfa.states(); ++state)
+    is_bounded |=
+        !leaf->dfa.accepts(state) && leaf->to_last_end[static_cast<size_t>(state)] != Leaf::kNoBound;
+  leaf->least_steers = leaf->least > 0 && is_bounded;
+  if (!leaf->can_end({0, 0})) leaf->dfa = Dfa();
 }
 
 Leaf with_blanks(DfaBuilder* builder, int32_t from, bool may_be_none) {
@@ -71,6 +108,20 @@ Leaf with_blanks(DfaBuilder* builder, int32_t from, bool may_be_none) {
 }
 
 }  // namespace
+
+bool Leaf::can_end(Place at) const {
+  const auto state = static_cast<size_t>(at.state);
+  const int64_t from = std::max<int64_t>(least - at.count, 0), to = most - at.count;
+  if (to_end[state] > to || to_last_end[state] < from) return false;
+  if (to_end[state] >= from || lengths.empty()) return true;
+  const uint64_t* bits = lengths.data() + static_cast<int64_t>(state) * length_words;
+  for (int64_t n = from; n <= to; n = (n / 64 + 1) * 64) {
+    const int64_t last = std::min(to, n / 64 * 64 + 63) % 64;
+    const uint64_t wanted = (~uint64_t{0} << (n % 64)) & (~uint64_t{0} >> (63 - last));
+    if (bits[n / 64] & wanted) return true;
+  }
+  return false;
+}
 
 std::optional<Leaf> json_strings(const Dfa& value, int64_t least, int64_t most, Work* work) {
   if (value.empty()) return Leaf{};
@@ -125,7 +176,6 @@ std::optional<Leaf> json_strings(const Dfa& value, int64_t least, int64_t most, 
   std::vector<int32_t> order;
   out.dfa = builder.done(work, &labels, &order);
   set_counts(&out, least, most, labels, order);
-  if (out.counted() && (out.dfa.empty() || out.to_end[0] > out.most)) out.dfa = Dfa();
   return out;
 }
 

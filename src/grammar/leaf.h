@@ -18,10 +18,16 @@ struct Leaf {
   Dfa dfa = {};
   // By state: whether the next byte, unless it is the closing quote, begins a counted character. Empty: the leaf counts nothing.
   std::vector<uint8_t> counts = {};
-  // By state: the minimum number of characters up to acceptance. As long as `counts`.
-  std::vector<int32_t> to_end = {};
+  // By state: the minimum and maximum number of characters up to acceptance; kNoBound: no maximum. As long as `counts`.
+  std::vector<int32_t> to_end = {}, to_last_end = {};
+  // By state, `length_words` each: bit n is set if acceptance is n characters away. Empty if it is as far away as any number in
+  // [to_end, to_last_end], and if the table would be large.
+  std::vector<uint64_t> lengths = {};
+  int64_t length_words = 0;
   int64_t least = 0, most = kNoBound;
   bool counted() const { return !counts.empty(); }
+  // Whether `least` limits which states can be reached, and not only where the text may end.
+  bool least_steers = false;
   // All texts of the leaf, if there are at most kTextsMax. Needed for arrays with unique elements.
   static constexpr int32_t kTextsMax = 256;
   std::vector<std::string> texts = {};
@@ -39,9 +45,11 @@ struct Leaf {
     Place to{dfa.step(at.state, byte), at.count};
     if (to.state == Dfa::kDead || counts.empty()) return to;
     if (counts[static_cast<size_t>(at.state)] != 0 && byte != '"') ++to.count;
-    if (to.count + to_end[static_cast<size_t>(to.state)] > most) to.state = Dfa::kDead;
+    if (!can_end(to)) to.state = Dfa::kDead;
     return to;
   }
+  // Whether a text with a length within the bounds continues from here.
+  bool can_end(Place at) const;
   bool accepts(Place at) const { return dfa.accepts(at.state) && at.count >= least; }
 };
 using LeafPointer = std::shared_ptr<const Leaf>;

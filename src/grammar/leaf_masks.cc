@@ -51,13 +51,17 @@ LeafMasks::LeafMasks(LeafPointer leaf, std::shared_ptr<const Vocabulary> vocabul
 LeafMasks::~LeafMasks() { *kept_ -= own_bytes_; }
 
 std::shared_ptr<const LeafMask> LeafMasks::at(Leaf::Place place, Work* work) {
-  const int64_t room = leaf_->counted() ? std::min(leaf_->most - place.count, room_max_) : 0;
+  // Where the minimum matters, a mask belongs to one count.
+  const bool is_short = leaf_->least_steers && place.count < leaf_->least;
+  const int64_t left = leaf_->counted() ? std::min(leaf_->most - place.count, room_max_) : 0;
+  const int64_t room = is_short ? -1 - place.count : left;
   {
     const std::lock_guard lock(mutex_);
     if (const auto found = masks_.find({place.state, room}); found != masks_.end()) return found->second;
   }
   // Beyond room_max_ the exact distance to the limit does not matter, so the mask is computed for `room` characters left.
-  auto mask = find({place.state, leaf_->counted() ? leaf_->most - room : 0}, work);
+  auto mask =
+      find(is_short ? place : Leaf::Place{place.state, leaf_->counted() ? leaf_->most - left : 0}, work);
   if (mask == nullptr) return nullptr;
   const auto bytes = static_cast<int64_t>(mask->bytes());
   const std::lock_guard lock(mutex_);

@@ -59,7 +59,7 @@ class LeafMasks {
   // If at least this many characters are left until the limit, no token can reach the limit.
   int64_t room_max_ = 0;
   std::mutex mutex_;
-  // By state, and by the number of characters left.
+  // By state, and by the number of characters left, or -1 minus the number of characters so far.
   std::map<std::pair<int32_t, int64_t>, std::shared_ptr<const LeafMask>> masks_;
   int64_t own_bytes_ = 0;
 };

@@ -67,17 +67,46 @@ int32_t once_of_others(const Program::Call& call) { return call.counted && call.
 
 }  // namespace
 
-// A rule is productive if some path from its start to a final state calls only productive rules and leaves, with at most `most` counted
-// calls. When a rule becomes productive, only the states that call it are updated, so long chains of rules need no repeated passes.
+// An edge that a text can take.
+struct Program::Arrow {
+  int32_t from, to, weight;
+};
+
+// Whether paths along these edges, by target state, can make `least` counted calls of the rule. finals: the rule's final states; size: the
+// number of its states.
+bool Program::offers_least(const Rule& rule, const std::vector<std::vector<Arrow>>& into,
+                           const std::vector<int32_t>& finals, int32_t size, Work* work) const {
+  // A path without loops has fewer counted calls than states, so one with `size` calls has a loop and can have any number.
+  const int32_t enough = std::min(rule.least, size);
+  std::unordered_map<int32_t, int32_t> offers;  // by state
+  std::vector<int32_t> todo = finals;
+  for (const int32_t state : finals) offers[state] = 0;
+  while (!todo.empty() && work->spend(4)) {
+    const int32_t at = todo.back();
+    todo.pop_back();
+    for (const Arrow& a : into[static_cast<size_t>(at)]) {
+      const int32_t value = std::min(enough, offers[at] + a.weight);
+      const auto [known, is_new] = offers.try_emplace(a.from, value);
+      if (!is_new && known->second >= value) continue;
+      known->second = value;
+      todo.push_back(a.from);
+    }
+  }
+  const auto found = offers.find(rule.start);
+  return found != offers.end() && found->second >= enough;
+}
+
+// A rule is productive if some path from its start to a final state calls only productive rules and leaves, with at least `least` and at
+// most `most` counted calls. When a rule becomes productive, only the states that call it are updated, so long chains of rules need no
+// repeated passes.
 std::vector<uint8_t> Program::productive_rules(Work* work) const {
-  struct Arrow {
-    int32_t from, to, weight;
-  };
   std::vector<uint8_t> known(rules.size());
   std::vector<std::vector<Arrow>> into(states.size()),  // usable edges, by target state
       calls_of(rules.size());  // calls by callee; they become usable when the callee is found productive
   std::vector<int32_t> needs(states.size(), kNoBound);
   std::vector<int32_t> rule_at(states.size(), -1);  // by start state
+  std::vector<int32_t> sizes(rules.size());         // the number of states by rule
+  std::vector<std::vector<int32_t>> finals(rules.size());
   std::deque<int32_t> todo;
   for (size_t r = 0; r < rules.size(); ++r)
     rule_at[static_cast<size_t>(rules[r].start)] = static_cast<int32_t>(r);
@@ -91,7 +120,10 @@ std::vector<uint8_t> Program::productive_rules(Work* work) const {
       else if (!leaves[static_cast<size_t>(leaf_index(call.callee))]->dfa.empty())
         into[static_cast<size_t>(call.to)].push_back(arrow);
     }
-    if (states[s].final) needs[s] = 0, todo.push_back(from);
+    ++sizes[static_cast<size_t>(states[s].rule)];
+    if (!states[s].final) continue;
+    needs[s] = 0, todo.push_back(from);
+    finals[static_cast<size_t>(states[s].rule)].push_back(from);
   }
   const auto relax = [&](const Arrow& a) {
     const int32_t behind = needs[static_cast<size_t>(a.to)];
@@ -111,10 +143,17 @@ std::vector<uint8_t> Program::productive_rules(Work* work) const {
     const int32_t r = rule_at[at];
     if (r < 0 || known[static_cast<size_t>(r)] != 0 || needs[at] > rules[static_cast<size_t>(r)].most)
       continue;
+    const Rule& rule = rules[static_cast<size_t>(r)];
+    if (rule.least > 0 &&
+        !offers_least(rule, into, finals[static_cast<size_t>(r)], sizes[static_cast<size_t>(r)], work))
+      continue;
     known[static_cast<size_t>(r)] = 1;
     for (const Arrow& a : calls_of[static_cast<size_t>(r)]) {
       into[static_cast<size_t>(a.to)].push_back(a);
       relax(a);
+      // The caller may now have enough calls.
+      const auto caller = static_cast<size_t>(states[static_cast<size_t>(a.from)].rule);
+      if (rules[caller].least > 0 && known[caller] == 0) todo.push_back(rules[caller].start);
     }
   }
   return known;

@@ -126,6 +126,9 @@ struct Program {
  private:
   bool drop_unproductive(Work* work, bool* changed);
   bool drop_unmet(Work* work);
+  struct Arrow;
+  bool offers_least(const Rule& rule, const std::vector<std::vector<Arrow>>& into,
+                    const std::vector<int32_t>& finals, int32_t size, Work* work) const;
   std::vector<uint8_t> productive_rules(Work* work) const;
   void set_nullable(Work* work);
   void set_counts(Work* work);

@@ -45,5 +45,57 @@ TEST_F(FormatsTest, ContentInDraftsWhoseValidatorsCheckIt) {
   check(R"({"type": "string", )" + base64 + "}", {R"("a")"}, {});
 }
 
+// Every state can end within the bounds, whatever was drawn before: hosts end in labels of 1 to 32 characters, times come in few lengths.
+TEST_F(FormatsTest, LengthsThatAFormatCanHave) {
+  const auto lengths = [](const std::string& format, int64_t least, int64_t most) {
+    return R"({"type": "string", "format": ")" + format + R"(", "minLength": )" + std::to_string(least) +
+           (most < 0 ? "" : R"(, "maxLength": )" + std::to_string(most)) + "}";
+  };
+  struct Wanted {
+    const char* format;
+    int64_t least, most;
+  };
+  for (const Wanted& w : {Wanted{"duration", 15, 200},
+                          {"duration", 20, 300},
+                          {"ipv6", 39, 255},
+                          {"hostname", 33, 33},
+                          {"hostname", 63, -1},
+                          {"hostname", 64, 64},
+                          {"hostname", 70, -1},
+                          {"idn-hostname", 56, 70},
+                          {"email", 90, -1},
+                          {"email", 90, 120},
+                          {"date-time", 25, 255},
+                          {"date-time", 32, 255},
+                          {"uuid", 36, 255}}) {
+    const Grammar compiled = grammar(kSchema, lengths(w.format, w.least, w.most));
+    int drawn_texts = 0;
+    for (uint64_t seed = 0; seed < 12; ++seed) {
+      const auto text = drawn(compiled, seed);
+      if (!text) continue;
+      ++drawn_texts;
+      const auto length = static_cast<int64_t>(Json::parse(*text).get<std::string>().size());
+      EXPECT_GE(length, w.least) << w.format << ' ' << *text;
+      EXPECT_LE(length, w.most < 0 ? 400 : w.most) << w.format << ' ' << *text;
+    }
+    EXPECT_EQ(drawn_texts, 12) << w.format;
+  }
+  for (const Wanted& w : {Wanted{"uuid", 37, 255},
+                          {"duration", 100, 255},
+                          {"date-time", 33, 300},
+                          {"ipv6", 254, 254},
+                          {"email", 300, 300},
+                          {"hostname", 300, -1}})
+    refuses(lengths(w.format, w.least, w.most), "nothing matches");
+  // Lengths of a pattern that has gaps: multiples of 60 up to 960.
+  const std::string gaps = R"({"type": "string", "pattern": "^([a-z]{30}[0-9]{30}){1,16}$", "minLength": )";
+  for (uint64_t seed = 0; seed < 4; ++seed) {
+    const auto text = drawn(grammar(kSchema, gaps + R"(535, "maxLength": 599})"), seed, 1000);
+    ASSERT_TRUE(text);
+    EXPECT_EQ(Json::parse(*text).get<std::string>().size(), 540u);
+  }
+  refuses(gaps + R"(541, "maxLength": 599})", "nothing matches");
+}
+
 }  // namespace
 }  // namespace sluice

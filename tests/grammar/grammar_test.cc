@@ -253,6 +253,27 @@ TEST_F(GrammarTest, MasksOfHostileGrammarsAreBounded) {
   }
 }
 
+// A repetition of at least two parts of which none can end matches nothing, although it has no limit.
+TEST_F(GrammarTest, RepetitionsThatNeverEndAreLeftOut) {
+  const std::string never = "\nb ::= b{2,}\nc ::= (c \"x\"){3,4}\nd ::= (b | c){2,} | d{5}";
+  for (const char* rule : {"b", "c", "d", "(\"y\" b){2,}", "(d | b)+"}) {
+    const std::string dead = " " + std::string(rule) + " ";
+    for (uint64_t seed = 0; seed < 6; ++seed) {
+      EXPECT_EQ(
+          drawn(grammar(GrammarKind::kEbnf, "root ::= [a-z] \"{\"" + dead + "\"1\"? | \"za\\u0061\"" + never),
+                seed),
+          "zaa");
+      EXPECT_EQ(drawn(grammar(GrammarKind::kEbnf, "root ::= [a-z]+ \"-\"" + dead + "| \"ab\"" + never), seed),
+                "ab");
+    }
+    EXPECT_NE(refusal(GrammarKind::kEbnf, "root ::= \"x\"" + dead + never).find("nothing matches"),
+              std::string::npos)
+        << rule;
+  }
+  // At least two, where the second part ends only because of an alternative.
+  EXPECT_TRUE(matches(grammar(GrammarKind::kEbnf, "root ::= b\nb ::= (b \"x\" | \"y\"){2,3}"), "yyxy"));
+}
+
 TEST_F(GrammarTest, StopsWhenAsked) {
   std::stop_source stop;
   stop.request_stop();

@@ -184,5 +184,18 @@ TEST_F(ObjectMembers, ManyNegationsOfOneTypeLeaveThoseOfOthers) {
   }
 }
 
+TEST_F(ObjectMembers, SomeMemberIsNotEvaluated) {
+  for (const char* inside : {R"({"properties": {"a": true}, "unevaluatedProperties": false})",
+                             R"({"patternProperties": {"^a": true}, "unevaluatedProperties": false})"}) {
+    const std::string schema =
+        R"({"type": "object", "properties": {"a": {"const": 1}}, "not": )" + std::string(inside) + "}";
+    const Grammar compiled = grammar(kSchema, schema);
+    for (const char* right : {R"({"b":0})", R"({"a":1,"b":0})"})
+      EXPECT_TRUE(matches(compiled, right)) << inside;
+    for (const char* wrong : {"{}", R"({"a":1})", R"({"a":2,"b":0})"})
+      EXPECT_FALSE(matches(compiled, wrong)) << inside;
+  }
+}
+
 }  // namespace
 }  // namespace sluice

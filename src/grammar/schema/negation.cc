@@ -17,6 +17,15 @@ constexpr size_t kNegationsMax = 32;
 constexpr const char* kParts[] = {"$ref", "properties", "items", "allOf", "anyOf", "oneOf"};
 constexpr const char* kTypeNames[] = {"null", "boolean", "number", "string", "array", "object"};
 
+// Whether only "properties" and "patternProperties" of a schema evaluate members, so that "unevaluatedProperties" is about the same members as
+// "additionalProperties" would be.
+bool evaluates_alone(const Json& schema) {
+  static constexpr const char* kOthers[] = {
+      "additionalProperties", "allOf",         "anyOf",           "oneOf", "if", "$ref",
+      "$dynamicRef",          "$recursiveRef", "dependentSchemas"};
+  return std::ranges::none_of(kOthers, [&](const char* key) { return schema.contains(key); });
+}
+
 // The types of values for which a keyword can fail; 0: it never fails.
 uint8_t types_of_keyword(const std::string& key) {
   static const std::pair<uint8_t, std::set<std::string>> kAll[] = {
@@ -243,7 +252,8 @@ void SchemaMerger::negate_keyword(const Json& schema, const std::string& key, co
   } else if (key == "items" || key == "prefixItems" || key == "additionalItems" || key == "contains" ||
              key == "uniqueItems") {
     negate_elements(schema, key, value, out);
-  } else if (key == "additionalProperties" || key == "patternProperties" || key == "propertyNames") {
+  } else if (key == "additionalProperties" || key == "patternProperties" || key == "propertyNames" ||
+             (key == "unevaluatedProperties" && evaluates_alone(schema))) {
     negate_members(schema, key, value, out);
   } else if (key == "not") {
     out->schemas.push_back(value);
