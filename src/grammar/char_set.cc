@@ -28,6 +28,40 @@ CharSet blanks_of_unicode() {
           {0x205f, 0x205f}, {0x3000, 0x3000}, {0xfeff, 0xfeff}};
 }
 
+// Properties of ECMAScript that are true or false for each character.
+constexpr std::string_view kBinary[] = {"ASCII",
+                                        "ASCII_Hex_Digit",
+                                        "Alphabetic",
+                                        "Dash",
+                                        "Emoji",
+                                        "Emoji_Component",
+                                        "Emoji_Modifier",
+                                        "Emoji_Modifier_Base",
+                                        "Emoji_Presentation",
+                                        "Extended_Pictographic",
+                                        "Hex_Digit",
+                                        "ID_Continue",
+                                        "ID_Start",
+                                        "Ideographic",
+                                        "Lowercase",
+                                        "Math",
+                                        "Regional_Indicator",
+                                        "Uppercase",
+                                        "White_Space",
+                                        "XID_Continue",
+                                        "XID_Start"};
+
+// "sc:Greek" or "scx:Greek", as PCRE2 names scripts.
+bool is_script(std::string_view name) {
+  const size_t colon = name.find(':');
+  if (colon == std::string_view::npos || (name.substr(0, colon) != "sc" && name.substr(0, colon) != "scx"))
+    return false;
+  const std::string_view script = name.substr(colon + 1);
+  return !script.empty() && script[0] >= 'A' && script[0] <= 'Z' && std::ranges::all_of(script, [](char c) {
+    return (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') || c == '_';
+  });
+}
+
 }  // namespace
 
 CharSet::CharSet(std::initializer_list<Range> ranges) : ranges_(ranges) { normalize(); }
@@ -117,9 +151,9 @@ CharSet class_of_property(std::string_view name) {
   if (const auto found = known.find(name); found != known.end()) return found->second;
   // Checked here because PCRE2 also accepts names with blanks and with other letter cases.
   const bool second = name.size() == 1 || (name.size() == 2 && name[1] >= 'a' && name[1] <= 'z');
-  const bool named =
+  const bool is_category =
       (second || name == "LC") && std::string_view("CLMNPSZ").find(name[0]) != std::string_view::npos;
-  if (!named) return {};
+  if (!is_category && !is_script(name) && std::ranges::find(kBinary, name) == std::end(kBinary)) return {};
   const std::string pattern = "\\p{" + std::string(name) + "}";
   int error = 0;
   size_t where = 0;

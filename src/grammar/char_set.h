@@ -42,7 +42,8 @@ Bound opposite(Bound bound);
 CharSet class_of_escape(char letter, Bound bound);
 // The characters that '.' matches.
 CharSet class_of_dot(Bound bound);
-// The characters of a general category, such as "Lu", or of a category group, such as "L". Empty for unknown names.
+// The characters of a general category, such as "Lu", of a category group, such as "L", of a script, as "sc:Greek" or with extensions as
+// "scx:Greek", or with a binary property of ECMAScript, such as "Emoji". Empty for unknown names.
 CharSet class_of_property(std::string_view name);
 
 }  // namespace sluice

@@ -240,11 +240,14 @@ class RegexParser {
     }
     for (const std::string_view prefix : {"gc=", "General_Category="})
       if (name.starts_with(prefix)) name.erase(0, prefix.size());
+    static constexpr std::pair<std::string_view, std::string_view> kScripts[] = {
+        {"Script=", "sc:"}, {"sc=", "sc:"}, {"Script_Extensions=", "scx:"}, {"scx=", "scx:"}};
+    for (const auto& [prefix, shorter] : kScripts)
+      if (name.starts_with(prefix)) name.replace(0, prefix.size(), shorter);
     static constexpr std::pair<std::string_view, std::string_view> kLong[] = {
-        {"Letter", "L"},    {"Uppercase_Letter", "Lu"}, {"Lowercase_Letter", "Ll"},
-        {"Number", "N"},    {"Decimal_Number", "Nd"},   {"Punctuation", "P"},
-        {"Symbol", "S"},    {"Separator", "Z"},         {"Mark", "M"},
-        {"Alphabetic", "L"}};
+        {"Letter", "L"}, {"Uppercase_Letter", "Lu"}, {"Lowercase_Letter", "Ll"},
+        {"Number", "N"}, {"Decimal_Number", "Nd"},   {"Punctuation", "P"},
+        {"Symbol", "S"}, {"Separator", "Z"},         {"Mark", "M"}};
     for (const auto& [longer, shorter] : kLong)
       if (name == longer) name = shorter;
     const CharSet set = class_of_property(name);

@@ -167,6 +167,11 @@ TEST_F(GrammarTest, RefusesWhatItCannotGuarantee) {
       {GrammarKind::kRegex, "\\p{", "without its '}'"},
       {GrammarKind::kRegex, "\\p{L }", "not known"},
       {GrammarKind::kRegex, "\\p{LU}", "not known"},
+      {GrammarKind::kRegex, "\\p{emoji}", "not known"},
+      {GrammarKind::kRegex, "\\p{Greek}", "not known"},
+      {GrammarKind::kRegex, "\\p{Script=greek}", "not known"},
+      {GrammarKind::kRegex, "\\p{Script=Gree k}", "not known"},
+      {GrammarKind::kRegex, "\\p{sc=Nowhere}", "not known"},
       {GrammarKind::kRegex, "\\p", "not known"},
       {GrammarKind::kRegex, "(?<a", "without its '>'"},
       {GrammarKind::kRegex, "a\\c", "without a letter"},
@@ -251,6 +256,19 @@ TEST_F(GrammarTest, MasksOfHostileGrammarsAreBounded) {
       if (!matcher.accept(id).ok()) break;
     }
   }
+}
+
+TEST_F(GrammarTest, PropertiesOfCharacters) {
+  const auto check = [&](const std::string& regex, const std::string& right, const std::string& wrong) {
+    const Grammar compiled = grammar(GrammarKind::kRegex, regex);
+    EXPECT_TRUE(matches(compiled, right)) << regex;
+    EXPECT_FALSE(matches(compiled, wrong)) << regex;
+  };
+  check("(\\p{Extended_Pictographic}|\\p{Emoji_Component})+", "\u2764\ufe0f", "a");
+  check("\\p{Script=Greek}+", "\u03b1\u03b2", "b");
+  check("\\p{sc=Cyrillic}\\P{Script_Extensions=Cyrillic}", "\u0434d", "\u0434\u0434");
+  check("\\p{ASCII}\\P{ASCII}", "a\u00e9", "ae");
+  check("\\p{Alphabetic}", "\u2160", "1");  // a letter that is a number in its general category
 }
 
 // A repetition of at least two parts of which none can end matches nothing, although it has no limit.

@@ -161,7 +161,8 @@ class StructureReader {
   void one(Kind kind, const JsonAt& at, const Path& path) {
     if (kind == Kind::kChoice) return choice(at);
     if (kind == Kind::kSchema) {
-      if ((!at.value().is_object() && !at.value().is_string()) || at.value() == "")
+      const Json& given = at.value();
+      if ((!given.is_object() && !given.is_boolean() && !given.is_string()) || given == "")
         return fields_->fail(at, "a JSON schema or null");
       return need(at, {.kind = GrammarKind::kJsonSchema, .text = text_of(path)});
     }
