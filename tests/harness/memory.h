@@ -1,5 +1,6 @@
 // Guarded tensors on the host and on the device under test.
 #pragma once
+#include <algorithm>
 #include <cstring>
 #include <memory>
 #include <string>
@@ -61,14 +62,17 @@ class GuardedTensor {
   // Whether guards and gaps are still unchanged.
   bool intact() const {
     auto* self = const_cast<GuardedTensor*>(this);
-    std::vector<bool> ours(static_cast<size_t>(total_bytes()), false);
-    self->for_rows([&](std::byte* row) {
-      const auto at = static_cast<size_t>(row - self->start());
-      for (int64_t i = 0; i < row_bytes_; ++i) ours[at + static_cast<size_t>(i)] = true;
+    const std::byte* next =
+        self->start();  // the first byte after the rows so far, which are in the order of their addresses
+    const auto guarded = [&](const std::byte* to) {
+      return std::all_of(next, to, [](std::byte b) { return b == std::byte{kGuardPattern}; });
+    };
+    bool ours = true;
+    self->for_rows([&](const std::byte* row) {
+      ours &= guarded(row);
+      next = row + row_bytes_;
     });
-    for (size_t i = 0; i < ours.size(); ++i)
-      if (!ours[i] && self->start()[i] != std::byte{kGuardPattern}) return false;
-    return true;
+    return ours && guarded(self->start() + total_bytes());
   }
   Role role() const { return role_; }
 
