@@ -15,6 +15,14 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 
 
+# Files that take minutes come first, so that two processes end at about the same time.
+SLOW = ("test_vllm.py", "test_sglang.py", "test_vllm_lora_engine.py")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: SLOW.index(item.path.name) if item.path.name in SLOW else len(SLOW))
+
+
 @pytest.fixture
 def root() -> pathlib.Path:
     return ROOT
