@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <deque>
+#include <set>
 #include <utility>
 
 #include "grammar/distances.h"
@@ -79,11 +80,11 @@ bool Program::offers_least(const Rule& rule, const std::vector<std::vector<Arrow
   // A path without loops has fewer counted calls than states, so one with `size` calls has a loop and can have any number.
   const int32_t enough = std::min(rule.least, size);
   std::unordered_map<int32_t, int32_t> offers;  // by state
-  std::vector<int32_t> todo = finals;
+  std::deque<int32_t> todo(finals.begin(), finals.end());
   for (const int32_t state : finals) offers[state] = 0;
   while (!todo.empty() && work->spend(4)) {
-    const int32_t at = todo.back();
-    todo.pop_back();
+    const int32_t at = todo.front();
+    todo.pop_front();
     for (const Arrow& a : into[static_cast<size_t>(at)]) {
       const int32_t value = std::min(enough, offers[at] + a.weight);
       const auto [known, is_new] = offers.try_emplace(a.from, value);
@@ -135,7 +136,26 @@ std::vector<uint8_t> Program::productive_rules(Work* work) const {
     else
       todo.push_back(a.from);
   };
-  while (!todo.empty()) {
+  std::set<int32_t> pending;  // rules with a minimum, to be examined once nothing else is left to do
+  const auto found = [&](int32_t r) {
+    known[static_cast<size_t>(r)] = 1;
+    for (const Arrow& a : calls_of[static_cast<size_t>(r)]) {
+      into[static_cast<size_t>(a.to)].push_back(a);
+      relax(a);
+      const int32_t caller = states[static_cast<size_t>(a.from)].rule;
+      if (rules[static_cast<size_t>(caller)].least > 0) pending.insert(caller);
+    }
+  };
+  while (!todo.empty() || !pending.empty()) {
+    if (todo.empty()) {
+      for (const int32_t r : std::exchange(pending, {})) {
+        const auto i = static_cast<size_t>(r);
+        if (known[i] == 0 && needs[static_cast<size_t>(rules[i].start)] <= rules[i].most &&
+            offers_least(rules[i], into, finals[i], sizes[i], work))
+          found(r);
+      }
+      continue;
+    }
     const auto at = static_cast<size_t>(todo.front());
     todo.pop_front();
     if (!work->spend(1 + std::ssize(into[at]))) break;
@@ -143,18 +163,10 @@ std::vector<uint8_t> Program::productive_rules(Work* work) const {
     const int32_t r = rule_at[at];
     if (r < 0 || known[static_cast<size_t>(r)] != 0 || needs[at] > rules[static_cast<size_t>(r)].most)
       continue;
-    const Rule& rule = rules[static_cast<size_t>(r)];
-    if (rule.least > 0 &&
-        !offers_least(rule, into, finals[static_cast<size_t>(r)], sizes[static_cast<size_t>(r)], work))
-      continue;
-    known[static_cast<size_t>(r)] = 1;
-    for (const Arrow& a : calls_of[static_cast<size_t>(r)]) {
-      into[static_cast<size_t>(a.to)].push_back(a);
-      relax(a);
-      // The caller may now have enough calls.
-      const auto caller = static_cast<size_t>(states[static_cast<size_t>(a.from)].rule);
-      if (rules[caller].least > 0 && known[caller] == 0) todo.push_back(rules[caller].start);
-    }
+    if (rules[static_cast<size_t>(r)].least > 0)
+      pending.insert(r);
+    else
+      found(r);
   }
   return known;
 }
