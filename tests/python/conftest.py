@@ -16,7 +16,7 @@ E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 
 
 # Files that take minutes come first, so that two processes end at about the same time.
-SLOW = ("test_vllm.py", "test_sglang.py", "test_vllm_lora_engine.py")
+SLOW = ("test_vllm.py", "test_sglang.py", "test_vllm_lora_engine.py", "test_vllm_versions.py")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
