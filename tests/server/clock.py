@@ -17,8 +17,7 @@ class HealthClock:
     """with HealthClock(server) as clock: ...; then clock.seconds has all times and clock.worst the longest. clock.blocked leaves out the times
     during which the system ran something else: the server's loop, the measuring thread, or another thread of the server (whose locks the loop
     may have waited for) was ready to run but did not run. So it measures the server alone, even on a busy machine; on an idle one it is the
-    time
-    that a client sees. clock.max_blocked is the longest of these times. A time above OWN_MAX does not count if the loop waited for a
+    time that a client sees. clock.max_blocked is the longest of these times. A time above OWN_MAX does not count if the loop waited for a
     processor longer than it ran. Meanwhile the work of many clients arrives, and the loop does all of it before it answers."""
 
     def __init__(self, server):

@@ -76,6 +76,13 @@ class Server:
     def peak_memory(self):
         return self.memory("VmHWM")
 
+    def kept_by_the_system(self):
+        """Of each open connection the bytes that the server has passed to the system and that the client's system has not acknowledged."""
+        with open("/proc/net/tcp") as lines:
+            fields = [line.split() for line in lines][1:]
+        return [int(queues.split(":")[0], 16) for _, local, _, state, queues, *_ in fields
+                if state == "01" and int(local.split(":")[1], 16) == self.port]
+
     def connect(self):
         return http.client.HTTPConnection("127.0.0.1", self.port, timeout=WATCHDOG)
 

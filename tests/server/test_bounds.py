@@ -339,11 +339,13 @@ class LargeAnswers(OwnServerTest):
             held = [self.open_unread(server, stored) for _ in range(50)]
             held += [self.open_unread(server, b"GET /openapi.json HTTP/1.1\r\nHost: x\r\n\r\n") for _ in range(300)]
             time.sleep(1)
-            after = server.memory()
+            after, kept = server.memory(), server.kept_by_the_system()
         for s in held:
             s.close()
         if not is_sanitized():
             self.assertLess(after - before, 100, "MB")
+        self.assertGreater(len(kept), 300)
+        self.assertLess(max(kept), 1 << 19)
         clock.check(self)
         self.assertEqual(server.ask(f"/v1/responses/{answer['id']}")[2], answer)
         self.assertEqual(server.stop(), 0)
