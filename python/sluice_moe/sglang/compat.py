@@ -24,7 +24,8 @@ _FUSED_MOE = ("num_experts", "hidden_size", "intermediate_size", "layer_id", "to
               "apply_router_weight_on_input", "no_combine", "routed_scaling_factor", "gemm1_alpha", "gemm1_clamp_limit", "swiglu_limit",
               "with_bias", "is_gated", "gate_up_interleaved")
 # The quantizations whose experts Sluice runs.
-_CONFIGS = ("mxfp4.Mxfp4Config", "fp8.Fp8Config", "modelopt_quant.ModelOptFp8Config",
+_CONFIGS = ("mxfp4.Mxfp4Config", "fp8.Fp8Config", "modelopt_quant.ModelOptFp8Config", "modelopt_quant.ModelOptFp4Config",
+            "modelopt_quant.ModelOptMixedPrecisionConfig", "modelopt_quant.HybridFp8NvFp4Config",
             "compressed_tensors.compressed_tensors.CompressedTensorsConfig")
 
 

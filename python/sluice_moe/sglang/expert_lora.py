@@ -119,7 +119,7 @@ class ExpertsWithLoRA(FusedMoEWithLoRA):
         self.sizes = sizes_of(base_layer)
         self.tp_size, self.tp_rank = 1, 0  # the MoeLayer takes this rank's slice from the whole adapter
         # SGLang reads the device from it when it allocates buffers for captured graphs.
-        self._quant_info = types.SimpleNamespace(w13_weight=base_layer.w13_weight)
+        self._quant_info = types.SimpleNamespace(w13_weight=getattr(base_layer, f"w13_{self.method.format.weight}"))
         self._given: dict[tuple[str, str], Matrices] = {}
         self._used: set[int] = set()  # slots with an adapter that is not zero
 

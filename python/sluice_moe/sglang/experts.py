@@ -5,6 +5,7 @@ of other ranks.
 """
 from __future__ import annotations
 
+import functools
 import inspect
 from typing import Any, Callable, Optional
 
@@ -57,9 +58,9 @@ def around_fused_moe(original: Callable, self: FusedMoE, *args: Any, **kwargs: A
     else:
         original(self, *args, **kwargs)
     if not isinstance(self.quant_method, SluiceExperts):
-        raise refused_layer(prefix, "wanted experts in MXFP4 (quantization mxfp4, or fp8 with fp4 experts), in FP8 (fp8, compressed-tensors, "
-                                    f"modelopt_fp8) or unquantized in bf16, found {type(self.quant_method).__name__} of "
-                                    f"{type(self.quant_config).__name__}")
+        raise refused_layer(prefix, "wanted experts in MXFP4 (quantization mxfp4, or fp8 with fp4 experts), in FP8 (fp8, mxfp8, compressed-tensors, "
+                                    "modelopt_fp8), in NVFP4 (modelopt_fp4, modelopt_mixed, compressed-tensors) or unquantized in bf16, found "
+                                    f"{type(self.quant_method).__name__} of {type(self.quant_config).__name__}")
 
 
 def _build_bf16(original: Callable, given: dict[str, Any]) -> None:
@@ -117,9 +118,31 @@ def _around(format_of: Callable[[Any, FusedMoE, Any], formats.Format]) -> Callab
     return around
 
 
+def _instead(format_of: Callable[[Any, str], Optional[formats.Format]]) -> Callable:
+    """Like _around(), for configs whose method of experts cannot be made on a Hopper GPU or a CPU. None: SGLang's own code decides."""
+    def around(original: Callable, self: Any, layer: torch.nn.Module, prefix: str) -> Any:
+        if not isinstance(layer, FusedMoE) or not state.chosen():
+            return original(self, layer, prefix)
+        try:
+            format = format_of(self, prefix)
+        except UnsupportedLayer as why:
+            raise refused_layer(prefix, str(why)) from None
+        return original(self, layer, prefix) if format is None else SluiceExperts(format, prefix)
+    return around
+
+
 around_fp8 = _around(formats.of_fp8)
 around_modelopt_fp8 = _around(formats.of_modelopt_fp8)
-around_compressed_tensors = _around(formats.of_compressed_tensors)
+around_modelopt_fp4 = _instead(formats.of_modelopt_fp4)
+around_modelopt_mixed = _instead(formats.of_modelopt_mixed)
+around_hybrid = _instead(formats.of_hybrid)
+_around_other_compressed_tensors = _around(formats.of_compressed_tensors)
+
+
+def around_compressed_tensors(original: Callable, self: Any, layer: torch.nn.Module, prefix: str) -> Any:
+    """Wraps CompressedTensorsConfig.get_quant_method."""
+    ours = _instead(lambda config, name: formats.of_packed_nvfp4(config, layer, name))
+    return ours(functools.partial(_around_other_compressed_tensors, original), self, layer, prefix)
 
 
 # ---- The method ----
@@ -160,6 +183,10 @@ class SluiceExperts(FusedMoEMethodBase):
             set_weight_attrs(parameter, {**attributes, **more})
         self._loads.parameters = {name: parameter for name, parameter in layer.named_parameters(recurse=False)}
 
+    @property
+    def device(self) -> torch.device:
+        return next(iter(self._loads.parameters.values())).device
+
     def _load(self, parameter: torch.nn.Parameter, loaded: torch.Tensor, *args: Any, **kwargs: Any) -> None:
         """Wraps SGLang's loader. After packing it fills newly allocated parameters, and the last piece of an update packs them in place."""
         fp8 = torch.float8_e4m3fn
@@ -179,7 +206,7 @@ class SluiceExperts(FusedMoEMethodBase):
         try:
             self._check(layer, config)
             self.layer_fields = self.fields(config)
-            self._check_kernels(layer.w13_weight.device, self.layer_fields)
+            self._check_kernels(self.device, self.layer_fields)
         except UnsupportedLayer as why:
             raise refused_layer(self.prefix, str(why)) from None
         self._make_room(layer, config)
@@ -187,7 +214,7 @@ class SluiceExperts(FusedMoEMethodBase):
     def _make_room(self, layer: FusedMoE, config: MoeRunnerConfig) -> None:
         """Gives the layer room for the adapters that SGLang may put on it. A layer that cannot have them runs without, which matters only if an adapter
         has weights for it (lora.py)."""
-        wanted, device = expert_lora.room(), layer.w13_weight.device
+        wanted, device = expert_lora.room(), self.device
         if wanted is None:
             return
         fields = {**self.layer_fields, **expert_lora.fields(wanted, config.is_gated)}
@@ -251,9 +278,10 @@ class SluiceExperts(FusedMoEMethodBase):
                 self._pack()
 
     def _make(self, layer: FusedMoE) -> None:
-        device = layer.w13_weight.device
+        if not self._loads.any():
+            self.format.fill_dummies(self._loads.parameters)
         try:
-            self.layer = MoeLayer(device=device, **self.options(), **self.layer_fields)
+            self.layer = MoeLayer(device=self.device, **self.options(), **self.layer_fields)
             self._pack()
         except Error as why:
             raise refused_layer(self.prefix, str(why)) from why

@@ -46,7 +46,9 @@ def register() -> None:
     state.use(known)
     _hook(known.publish, _after_publish, "AFTER")
     if known.names:
-        importlib.import_module(known.choices).add_moe_runner_backend_choices([compat.BACKEND])
+        choices = importlib.import_module(known.choices)
+        choices.add_moe_runner_backend_choices([compat.BACKEND])
+        choices.add_mxfp8_moe_runner_backend_choices([compat.BACKEND])  # for other backends SGLang overrides the flag
 
 
 # ---- The flags ----
@@ -117,7 +119,8 @@ def _expert_hooks() -> tuple[tuple[Callable, str], ...]:
     from . import experts
 
     return tuple((hook, "AROUND") for hook in (experts.around_fused_moe, experts.around_mxfp4, experts.around_fp8,
-                                               experts.around_modelopt_fp8, experts.around_compressed_tensors))
+                                               experts.around_modelopt_fp8, experts.around_modelopt_fp4, experts.around_modelopt_mixed,
+                                               experts.around_hybrid, experts.around_compressed_tensors))
 
 
 def _gate_hooks() -> tuple[tuple[Callable, str], ...]:

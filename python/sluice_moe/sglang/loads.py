@@ -39,6 +39,10 @@ class Loads:
         self._again.add(piece)
         return self._again >= self._pieces > set()
 
+    def any(self) -> bool:
+        """Whether a loader has written a piece. Otherwise the weights are dummies."""
+        return bool(self._pieces)
+
     def packed(self) -> None:
         """Call this after packing: it frees the storage of the parameters."""
         for parameter in self.parameters.values():

@@ -276,7 +276,6 @@ def test_layers_that_the_checkpoint_leaves_in_bf16(name: str) -> None:
 
 @pytest.mark.parametrize("name, more, reason", [
     ("fp8 blocks", {"weight_block_size": [64, 128]}, r"wanted a scale per block of \[128, 128\] weights, found a block of \[64, 128\]"),
-    ("fp8 blocks", {"quant_method": "mxfp8", "weight_block_size": [1, 32]}, "wanted FP8 with float32 scales, found MXFP8"),
     ("compressed blocks", {"block_structure": [128, 64]}, r"wanted a scale per block of \[128, 128\] weights, found a block of \[128, 64\]"),
     ("compressed channels", {"num_bits": 4}, "wanted weights of 8 bits, found 4"),
 ])
@@ -291,7 +290,7 @@ def test_int4_is_refused_by_its_scheme() -> None:
     weights = {"num_bits": 4, "type": "int", "symmetric": True, "strategy": "group", "group_size": 128, "dynamic": False}
     group = {"targets": ["Linear"], "weights": weights, "input_activations": None}
     config = CompressedTensorsConfig.from_config({"format": "pack-quantized", "config_groups": {"group_0": group}, "ignore": []})
-    with pytest.raises(RuntimeError, match=r"wanted compressed-tensors experts in FP8 \(W8A8\) or unquantized, found CompressedTensorsWNA16"):
+    with pytest.raises(RuntimeError, match=r"wanted compressed-tensors experts in FP8 \(W8A8\), NVFP4 or unquantized, found CompressedTensorsWNA16"):
         layer_of(config)
 
 

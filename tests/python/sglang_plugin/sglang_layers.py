@@ -35,7 +35,7 @@ def started() -> list[str]:
 
 @pytest.fixture(scope="module", autouse=True)
 def engine():
-    """Also used by sglang_fp8.py, whose tests run in the same process."""
+    """Also used by sglang_fp8.py and sglang_fp4.py, whose tests run in the same process."""
     before = torch.get_default_dtype()
     records = started()
     torch.set_default_dtype(torch.bfloat16)
@@ -249,10 +249,10 @@ def load_pieces(layer: torch.nn.Module, tensors: dict[str, torch.Tensor]) -> Non
     parameters = dict(layer.named_parameters())
     for parameter, weight, expert, shard in mapping:
         kind = weight.rstrip(".").rsplit(".", 1)[1]
-        for suffix in ("weight", "weight_scale_inv", "weight_scale", "input_scale"):
-            if f"{kind}.{suffix}" in tensors:
-                name = parameter.removeprefix("experts.") + suffix
-                parameters[name].weight_loader(parameters[name], tensors[f"{kind}.{suffix}"][expert], name, shard_id=shard, expert_id=expert)
+        for given, tensor in tensors.items():
+            if given.startswith(f"{kind}."):
+                name = parameter.removeprefix("experts.") + given.removeprefix(f"{kind}.")
+                parameters[name].weight_loader(parameters[name], tensor[expert], name, shard_id=shard, expert_id=expert)
 
 
 def routed(layer: torch.nn.Module, x: torch.Tensor, seed: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

@@ -113,7 +113,7 @@ def test_older_versions_stop_as_well(older: dict[str, dict]) -> None:
 
 
 @pytest.mark.parametrize("version", sglang_engine.VERSIONS)
-@pytest.mark.parametrize("files", [("sglang_layers.py", "sglang_fp8.py"), ("sglang_gates.py",), ("sglang_lora.py",),
+@pytest.mark.parametrize("files", [("sglang_layers.py", "sglang_fp8.py", "sglang_fp4.py"), ("sglang_gates.py",), ("sglang_lora.py",),
                                    ("sglang_expert_lora.py",)], ids=lambda files: files[0])
 def test_in_a_process_of_a_version(version: str, files: tuple[str, ...]) -> None:
     """Runs all tests of the files."""
