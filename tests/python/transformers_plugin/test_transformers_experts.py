@@ -11,7 +11,8 @@ from experts_of_transformers import CLASSES, EXPERTS, HIDDEN, INTERMEDIATE, Conf
 from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS, use_experts_implementation
 
 # Experts that Sluice cannot compute, and the refusal's message.
-REFUSED = {"MuseSparkExperts": "has_post_expert_norm", "Inkling2Experts": "its activation .*SoftcappedSwiGLU"}
+REFUSED = {"MuseSparkExperts": "has_post_expert_norm", "Inkling2Experts": "its activation .*SoftcappedSwiGLU",
+           "Inkling2LoopExperts": "its activation .*SoftcappedSwiGLU"}
 
 
 def assert_within(found, wanted, allowed):
