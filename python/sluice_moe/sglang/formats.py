@@ -127,11 +127,11 @@ FP8_TENSORS = _fp8("per tensor", "rows", Scales("weight_scale", "tensor", (WHOLE
 FP8_CHANNELS = _fp8("per channel", "rows", Scales("weight_scale", "channel", (1, WHOLE), plain="_row_scale"))
 MXFP8 = Format("MXFP8", {"expert_w": "e4m3", "expert_scales": "mx"}, torch.float8_e4m3fn,
                (Scales("weight_scale_inv", "block", (1, MX_BLOCK), torch.uint8),), hidden_multiple=MX_BLOCK, intermediate_multiple=MX_BLOCK)
-# modelopt: e4m3 scales of blocks, and a scale per matrix. Gate and up keep their own.
+# modelopt: e4m3 scales of blocks, and a scale per matrix. Gate and up keep their own. Kernels take the codes of two blocks of 16.
 NVFP4 = Format("NVFP4", {"expert_w": "e2m1", "expert_scales": "nv"}, torch.uint8,
                (Scales("weight_scale", "block", (1, NV_BLOCK), torch.float8_e4m3fn),
                 Scales("weight_scale_2", "tensor", (WHOLE, WHOLE), plain="_row_scale")),
-               values_per_code=2, hidden_multiple=NV_BLOCK, intermediate_multiple=NV_BLOCK, input_scales=STATIC)
+               values_per_code=2, hidden_multiple=2 * NV_BLOCK, intermediate_multiple=2 * NV_BLOCK, input_scales=STATIC)
 # compressed-tensors: the scale per matrix is a reciprocal.
 PACKED_NVFP4 = dataclasses.replace(NVFP4, weight="weight_packed", input_scales="",
                                    scales=(NVFP4.scales[0], dataclasses.replace(NVFP4.scales[1], suffix="weight_global_scale", inverted=True)))
