@@ -39,6 +39,20 @@ class ArraysTest : public GrammarTest {
   }
 };
 
+// Does "contains" of 2019-09 evaluate elements? The draft and its validators disagree.
+TEST_F(ArraysTest, WhatValidatorsJudgeDifferentlyIsNotGenerated) {
+  for (const char* schema :
+       {R"({"$schema": "https://json-schema.org/draft/2019-09/schema", "type": "array",
+                                 "not": {"contains": {"const": 1}, "unevaluatedItems": false}})",
+        R"({"$schema": "https://json-schema.org/draft/2019-09/schema", "type": "array", "maxItems": 2,
+                                 "if": {"contains": {"const": 1}, "unevaluatedItems": false}, "then": {"minItems": 9}})"}) {
+    const Grammar compiled = grammar(kSchema, schema);
+    for (const char* right : {"[]", R"(["a"])", R"([1, "a"])"})
+      EXPECT_TRUE(matches(compiled, right)) << right;
+    for (const char* wrong : {"[1]", "[1, 1]"}) EXPECT_FALSE(matches(compiled, wrong)) << wrong;
+  }
+}
+
 TEST_F(ArraysTest, SeveralContainedAreAllThere) {
   check({
       {R"({"type": "array", "items": {"type": "integer"}, "allOf": [{"contains": {"const": 0}}, {"contains": {"const": 1}}]})",

@@ -224,7 +224,9 @@ class Validator {
     if (list) prefix = items;
     if (prefix != nullptr && index < prefix->size()) return true;
     if (list && member(schema, "additionalItems") != nullptr) return true;
-    const Json* contains = document_.draft() >= 2020 ? member(schema, "contains") : nullptr;
+    // 2019-09 says that "contains" evaluates no element, and validators of it say that it does.
+    const Json* contains =
+        document_.draft() >= 2020 || bound_ == Bound::kOuter ? member(schema, "contains") : nullptr;
     return contains != nullptr && inside(array[index], *contains, depth);
   }
 
