@@ -13,26 +13,50 @@ from .compat import NAME
 if TYPE_CHECKING:
     import torch
 
-READABLE = ("quant_method mxfp4 (gpt-oss), fp8 (FP8 experts; MXFP4 experts of DeepSeek V4), compressed-tensors (FP8 experts), or no "
-            "quantization_config (bf16)")
+READABLE = ("quant_method mxfp4 (gpt-oss), fp8 (FP8 experts; MXFP4 experts of DeepSeek V4), compressed-tensors (FP8, NVFP4, MXFP4 or MXFP8 "
+            "experts), modelopt (NVFP4, MXFP8 or FP8 experts), mxfp8, quark (MXFP4 experts), or no quantization_config (bf16)")
 BLOCK = [128, 128]  # weights per scale of FP8 in blocks
+# quant_algo of experts in ModelOpt checkpoints -> the method, one of choose.METHODS.
+MODELOPT = {"NVFP4": "modelopt_nvfp4", "W4A16_NVFP4": "modelopt_nvfp4", "MXFP8": "modelopt_mxfp8", "FP8": "modelopt_fp8"}
+MIXED = "MIXED_PRECISION"  # a quant_algo by layer
 
 
 def kind_of(config: Any, hf_config: Any = None) -> str:
-    """Returns the kind of a checkpoint from its quantization_config: "mxfp4", "fp8", "deepseek_v4" or "compressed". Raises UnsupportedModel for
-    others."""
+    """Returns the kind of a checkpoint from its quantization_config, one of config.CONFIGS. Raises UnsupportedModel for others."""
     method = config.get("quant_method") if isinstance(config, dict) else None
     model_type = getattr(hf_config, "model_type", None)
     if method in ("mxfp4", "gpt_oss_mxfp4") and model_type in (None, "gpt_oss"):
         return "mxfp4"
     if method == "compressed-tensors":
         return "compressed"
+    if method == "quark" and model_type not in ("gpt_oss", "deepseek_v4", "deepseek_v41"):  # their loaders take Quark's tensors apart
+        return "quark"
+    if method == "mxfp8":
+        return "modelopt_mxfp8"
+    if str(method).startswith("modelopt"):
+        return modelopt_kind(config)
     if method not in ("fp8", "deepseek_v4_fp8") or model_type == "deepseek_v41":
         raise UnsupportedModel(f"--quantization {NAME}: wanted {READABLE}, found quant_method {method!r} of model_type {model_type!r}")
     why = why_not_fp8(config, getattr(hf_config, "expert_dtype", None))
     if why:
         raise UnsupportedModel(f"--quantization {NAME}: {'; '.join(why)}")
     return "deepseek_v4" if is_deepseek_v4(method, hf_config) else "fp8"
+
+
+def modelopt_kind(config: dict[str, Any]) -> str:
+    """Like kind_of(), for ModelOpt's quantization_config, or hf_quant_config.json with it under "quantization"."""
+    given = config.get("quantization", config)
+    algo = str(given.get("quant_algo", "")).upper()
+    layers = given.get("quantized_layers") or {}
+    nvfp4 = [item for item in (given | {"quant_algo": algo}, *layers.values()) if item.get("quant_algo", "").upper() in ("NVFP4", "W4A16_NVFP4")]
+    why = [f"wanted a group_size of 16 for NVFP4, found {size}" for size in sorted({int(item.get("group_size") or 16) for item in nvfp4} - {16})]
+    if algo != MIXED and algo not in MODELOPT:
+        why.append(f"wanted a quant_algo of {', '.join(MODELOPT)} or {MIXED}, found {given.get('quant_algo')}")
+    if algo == MIXED and not layers:
+        why.append("wanted quantized_layers in the quantization_config of config.json, found none")
+    if why:
+        raise UnsupportedModel(f"--quantization {NAME}: {'; '.join(why)}")
+    return "modelopt_mixed" if algo == MIXED else MODELOPT[algo]
 
 
 def why_not_fp8(config: dict[str, Any], expert_dtype: str | None) -> list[str]:

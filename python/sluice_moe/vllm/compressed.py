@@ -13,7 +13,9 @@ PROJECTIONS = ("gate_proj", "up_proj", "down_proj")
 
 class SluiceCompressedConfig(ExpertsOnSluice, get_quantization_config("compressed-tensors")):
     def kind_of_experts(self, layer: torch.nn.Module, prefix: str) -> str:
-        return "bf16" if self.schemes_of_experts(layer, prefix) == [None] else "compressed_fp8"
+        from .compressed_method import method_of_schemes
+
+        return method_of_schemes(self.schemes_of_experts(layer, prefix))
 
     def schemes_of_experts(self, layer: torch.nn.Module, prefix: str) -> list[dict[str, Any] | None]:
         """Returns the different schemes of the projections of a layer's experts; None: the checkpoint leaves them unquantized."""

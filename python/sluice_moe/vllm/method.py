@@ -1,9 +1,9 @@
 """vLLM quantization methods for experts. They create the parameters that vLLM's loaders fill, then pack them and free the originals, layer by
 layer.
 
-KINDS lists the kinds of weights: MXFP4 of gpt-oss (gate and up interleaved, biases) and of DeepSeek V4 ([gate; up], a clamp), bf16, and FP8. Until
-the weights are loaded, the parameters are vLLM's own. Afterwards the same names hold views, [experts, bytes], of one packed buffer, so vLLM's
-memory profile, sleep mode and expert load balancing work on the packed weights.
+KINDS lists the kinds of weights: MXFP4 of gpt-oss (gate and up interleaved, biases) and of DeepSeek V4 ([gate; up], a clamp), bf16, FP8, and other
+MXFP4, NVFP4 and MXFP8. Until the weights are loaded, the parameters are vLLM's own. Afterwards the same names hold views, [experts, bytes], of one
+packed buffer, so vLLM's memory profile, sleep mode and expert load balancing work on the packed weights.
 """
 from __future__ import annotations
 
@@ -46,7 +46,10 @@ class Kind(NamedTuple):
 MXFP4 = Kind({"expert_w": "e2m1"}, block=32, rounds_up=True)
 KINDS = {"gpt_oss": MXFP4, "mxfp4": MXFP4, "bf16": Kind({"expert_w": "bf16"}),
          "fp8_blocks": Kind({"expert_w": "e4m3", "expert_scales": "blocks"}, block=128, alternates=False),
-         "fp8_rows": Kind({"expert_w": "e4m3", "expert_scales": "rows"}, row_scales=True, alternates=False)}
+         "fp8_rows": Kind({"expert_w": "e4m3", "expert_scales": "rows"}, row_scales=True, alternates=False),
+         "mxfp4_groups": Kind({"expert_w": "e2m1"}, block=32),
+         "nvfp4": Kind({"expert_w": "e2m1", "expert_scales": "nv"}, block=32, alternates=False),  # kernels take the codes of two blocks of 16
+         "mxfp8": Kind({"expert_w": "e4m3", "expert_scales": "mx"}, block=32)}
 
 
 def whole_blocks(width: int, kind: str) -> int:
@@ -135,6 +138,11 @@ class SluiceMethod(FusedMoEMethodBase):
         # An all-to-all may deliver the tokens of all data-parallel ranks.
         self.tokens_max = moe.max_num_tokens * (moe.dp_size if moe.dp_size > 1 else 1)
 
+    def _want_a_gate(self, layer: torch.nn.Module, kind: str) -> None:
+        """Adds a reason if vLLM's function that creates these weights has experts without a gate in newer versions alone."""
+        if not layer.moe_config.is_act_and_mul and not hasattr(layer.moe_config, "w13_num_shards"):
+            self.reasons.append(f"wanted experts with a gate, because this vLLM has no others in {kind}, found {layer.activation.value}")
+
     @property
     def supports_eplb(self) -> bool:
         # gpt-oss's loader does not support redundant experts, and vLLM does not move adapters.
@@ -169,8 +177,8 @@ class SluiceMethod(FusedMoEMethodBase):
 
     def _pack(self, layer: torch.nn.Module) -> None:
         names = [n for n in PACKED_NAMES if getattr(layer, n, None) is not None]
-        if self.fill_dummies:
-            dummy.fill_zeros(layer, names, self.seed, self.prefix)
+        if self.fill_dummies and self.sluice_layer is None:  # later weights are real
+            dummy.fill(layer, names, self.seed, self.prefix)
         old = self._plain_tensors(layer, names)
         device = layer.w13_weight.device
         if self.sluice_layer is None:
@@ -185,7 +193,10 @@ class SluiceMethod(FusedMoEMethodBase):
         del old
         views = packed_views(self.sluice_layer)
         for name in names:
-            replace_parameter(layer, name, views[PACKED_NAMES[name]].view(layer.local_num_experts, -1))
+            if PACKED_NAMES[name] in views:
+                replace_parameter(layer, name, views[PACKED_NAMES[name]].view(layer.local_num_experts, -1))
+            else:
+                delattr(layer, name)  # the scales of matrices of NVFP4, which are packed among those of blocks
         if device.type == "cuda":
             torch.cuda.empty_cache()  # returns freed memory to the GPU, because the next layer's packed buffer is larger than any tensor freed here
         log_once(describe(self.sluice_layer, self.kind))
@@ -193,9 +204,10 @@ class SluiceMethod(FusedMoEMethodBase):
     def _plain_tensors(self, layer: torch.nn.Module, names: list[str]) -> dict[str, torch.Tensor]:
         """Returns vLLM's loaded parameters under the names that MoeLayer.load() takes."""
         out = {PACKED_NAMES[n]: getattr(layer, n).data for n in names}
-        if KINDS[self.kind].row_scales:
-            for matrix in ("experts.up", "experts.down"):
-                out[f"{matrix}_row_scale"] = one_per_row(out.pop(f"{matrix}_scale"), out[matrix].shape[1])
+        for matrix in ("experts.up", "experts.down"):
+            scales = out.pop(f"{matrix}_scale" if KINDS[self.kind].row_scales else f"{matrix}_row_scale", None)
+            if scales is not None:
+                out[f"{matrix}_row_scale"] = one_per_row(scales, out[matrix].shape[1])
         return out
 
     def _make_kernel(self, layer: torch.nn.Module) -> None:
@@ -218,7 +230,8 @@ class SluiceMethod(FusedMoEMethodBase):
 
 # vLLM's parameters -> the plain names of a Sluice layer's tensors.
 PACKED_NAMES = {f"{theirs}_{part}": f"experts.{ours}" for theirs, matrix in (("w13", "up"), ("w2", "down")) for part, ours in (
-    ("weight", matrix), ("weight_scale", f"{matrix}_scale"), ("weight_scale_inv", f"{matrix}_scale"), ("bias", f"{matrix}_bias"))}
+    ("weight", matrix), ("weight_scale", f"{matrix}_scale"), ("weight_scale_inv", f"{matrix}_scale"), ("weight_scale_2", f"{matrix}_row_scale"),
+    ("bias", f"{matrix}_bias"))}
 
 
 class SluiceGptOssMethod(SluiceMethod, GptOssMxfp4MoEMethod):

@@ -8,7 +8,7 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("vllm", reason="these tests need vLLM (./dev test-python)")
 
-from sluice_moe.vllm import base_config, config, dummy, fp8_method, method  # noqa: E402
+from sluice_moe.vllm import base_config, compressed_method, config, dummy, method  # noqa: E402
 from test_vllm_layers import Given, choice, experts_layer, reload, vllm_config  # noqa: E402,F401
 
 HIDDEN, INSIDE, EXPERTS, BLOCK = 192, 256, 4, 128  # INSIDE is a multiple of BLOCK, HIDDEN is not
@@ -167,20 +167,20 @@ def test_dummy_weights_are_filled(vllm_config, monkeypatch, name):  # noqa: F811
     assert torch.isfinite(out).all() and 0.05 < out.std() < 5
 
 
-def test_dummy_weights_come_from_the_seed_and_keep_others():
+def test_dummy_weights_come_from_the_seed():
     def layer(codes):
         tensors = {"w13_weight": codes.clone(), "w13_weight_scale_inv": torch.zeros(1, 1, 1), "w2_weight": torch.ones(1, 2, 2).to(FP8)}
         return types.SimpleNamespace(**{n: types.SimpleNamespace(data=t) for n, t in tensors.items()})
 
     zeros = torch.full((1, 64, 64), -2.0**-9).to(FP8)
-    first, second, other, real = layer(zeros), layer(zeros), layer(zeros), layer(torch.ones(1, 64, 64).to(FP8))
-    for one, prefix in ((first, "a"), (second, "a"), (other, "b"), (real, "a")):
-        dummy.fill_zeros(one, ["w13_weight", "w13_weight_scale_inv", "w2_weight"], 7, prefix)
+    first, second, other = layer(zeros), layer(zeros), layer(zeros)
+    for one, prefix in ((first, "a"), (second, "a"), (other, "b")):
+        dummy.fill(one, ["w13_weight", "w13_weight_scale_inv", "w2_weight"], 7, prefix)
     codes = first.w13_weight.data.float()
     assert torch.equal(codes, second.w13_weight.data.float()) and not torch.equal(codes, other.w13_weight.data.float())
     dense = codes * first.w13_weight_scale_inv.data
     assert torch.isfinite(dense).all() and abs(dense.std() * 64**0.5 - 1) < 0.1
-    assert (real.w13_weight.data.float() == 1).all() and (first.w2_weight.data.float() == 1).all()
+    assert (first.w2_weight.data.float() == 1).all()  # without scales
 
 
 # ---- vLLM's layers around the experts ----
@@ -246,7 +246,7 @@ def test_checkpoints_that_are_read():
     ({"fmt": "e5m2", "weight_block_size": [1, 128]}, ["wanted fmt e4m3, found e5m2", "found [1, 128]"]),
     ({"store_dtype": "mxfp4"}, ["wanted experts in FP8, found store_dtype mxfp4"]),
     ({"quant_method": "fbgemm_fp8"}, ["found quant_method 'fbgemm_fp8' of model_type 'qwen3_moe'"]),
-    ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, ["found quant_method 'modelopt'"])])
+    ({"quant_method": "awq"}, ["found quant_method 'awq' of model_type 'qwen3_moe'"])])
 def test_checkpoints_that_are_refused(more, reasons):
     with pytest.raises(ValueError, match="^--quantization sluice: ") as why:
         config.SluiceConfig.override_quantization_method(of_fp8(**more), "sluice", types.SimpleNamespace(model_type="qwen3_moe"))
@@ -259,13 +259,13 @@ def test_deepseek_v4_1_is_refused():
 
 
 @pytest.mark.parametrize("given, reasons", [
-    (of_compressed("channel", type="int"), ["wanted weights in FP8, found type int of 8 bits"]),
-    (of_compressed("group", group_size=32), ["wanted weights with the strategy tensor, channel or block, found group"]),
+    (of_compressed("channel", type="int"), ["wanted weights in FP8 (8 bits, by tensor, channel or block), ", "found type int of 8 bits by channel"]),
+    (of_compressed("group", group_size=32), ["found type float of 8 bits by group of 32"]),
     (of_compressed("group", group_size=32, num_bits=4, type="int", symmetric=False),
-     ["found type int of 4 bits", "found group", "wanted static symmetric weights, found dynamic=False symmetric=False"]),
+     ["found type int of 4 bits by group of 32", "wanted static symmetric weights, found dynamic=False symmetric=False"]),
     (of_compressed("block", block_structure=[64, 128]), ["wanted block_structure [128, 128], found [64, 128]"]),
     (of_compressed("channel", activations={"type": "int", "strategy": "token", "dynamic": True}),
-     ["wanted activations in FP8 or unquantized, found type int"])])
+     ["wanted activations in floats or unquantized, found type int"])])
 def test_schemes_that_are_refused(vllm_config, given, reasons):  # noqa: F811
     with pytest.raises(ValueError, match="^--quantization sluice: scheme: ") as why:
         experts_layer(config.SluiceConfig.from_config(given), "scheme", **SIZES, activation="swiglustep")
@@ -277,7 +277,7 @@ def test_projections_of_different_schemes_are_refused(vllm_config, ignored):  # 
     given = of_compressed("channel") | {"ignore": [f"re:.*{ignored}$"]}
     with pytest.raises(ValueError, match="^--quantization sluice: mixed: wanted one scheme for the projections of experts, found 2$"):
         experts_layer(config.SluiceConfig.from_config(given), "mixed", **SIZES)
-    assert fp8_method.why_not_schemes([{"weights": None}]) == ["wanted weights in FP8, found no scheme of weights"]
+    assert compressed_method.why_not_schemes([{"weights": None}]) == [f"{compressed_method.WANTED}, found no scheme of weights"]
 
 
 @pytest.mark.parametrize("name, more, reason", [

@@ -30,7 +30,7 @@ def path_of(version: str) -> str:
 @pytest.mark.parametrize("version", VERSIONS)
 def test_layers_and_choices(version):
     program = "import vllm, sys, pytest; assert vllm.__version__.startswith(sys.argv[1]), vllm.__version__; sys.exit(pytest.main(sys.argv[2:]))"
-    files = [str(HERE / f"test_vllm_{name}.py") for name in ("layers", "choices", "plugin", "fp8", "lora")]
+    files = [str(HERE / f"test_vllm_{name}.py") for name in ("layers", "choices", "plugin", "fp8", "fp4", "lora")]
     done = subprocess.run([sys.executable, "-W", "ignore", "-c", program, version, "-q", "-p", "no:cacheprovider", "--rootdir", str(HERE), *files],
                           env=os.environ | {"PYTHONPATH": path_of(version)}, capture_output=True, text=True, timeout=900)
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
