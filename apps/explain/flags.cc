@@ -66,6 +66,7 @@ Status check_uses(const CLI::App& app, const ExplainFlags& flags) {
       {"--moe-backend", model, "needs --model, found none (use --force for an operation)"},
       {"--moe-backend-prefill", model, "needs --model, found none (use --force for an operation)"},
       {"--moe-backend-decode", model, "needs --model, found none (use --force for an operation)"},
+      {"--moe-decode-tokens", model, "needs --model, found none"},
       {"--moe-activations", model, "needs --model, found none (use the field fp8_x of an operation)"},
       {"--kv-cache-dtype", model, "needs --model, found none (use --cache for an operation)"},
       {"--speculative-config", model, "needs --model, found none"},

@@ -98,7 +98,8 @@ void use_specs(const std::vector<TensorSpec>& specs, const Checkpoint& checkpoin
     if (!checkpoint.holds(stored, spec.type) || stored.shape != spec.shape) {
       t.wrong = "wanted " + stored_text(spec.type, spec.shape);
     } else if (is_number(spec.type) && stored.type != spec.type) {
-      t.use += std::string(", rounded to ") + text(spec.type);
+      t.use +=
+          (spec.type == StoredType::kF32 ? ", widened to " : ", rounded to ") + std::string(text(spec.type));
     }
   }
 }

@@ -90,9 +90,8 @@ LoadNotes notes_about(const TensorSource& source, const ModelConfig& config,
       continue;
     }
     if (!t || !used.insert(t->name).second) continue;  // a tied lm_head is the embedding
-    if (t->type != spec.type && is_number(t->type)) {
+    if (spec.type == StoredType::kBF16 && t->type != spec.type && is_number(t->type))
       out.converted.push_back(t->name);
-    }
   }
   add_mtp_layer(source, config, &used);
   for (const CheckpointTensor& t : file.tensors())

@@ -51,7 +51,11 @@ Status check_slot(const SlotSpec& spec, const Tensor& tensor, Backend where, int
   if (tensor.where != where)
     return invalid(std::string(spec.name) + ": wanted memory of " + text(where) + ", found " +
                    text(tensor.where));
-  if (!strides_fit(spec, tensor)) return mismatch(spec, tensor, "strides");
+  if (!strides_fit(spec, tensor))
+    return invalid(std::string(spec.name) + ": strides: wanted " + wanted(spec) +
+                   (spec.rows == Rows::kMayBeStrided ? " with contiguous rows, less than 2^60 bytes in all"
+                                                     : ", contiguous") +
+                   ", found strides " + shape_text(tensor.stride.data(), tensor.rank));
   const int element_bytes = bits_of(spec.dtype) < 8 ? 1 : bits_of(spec.dtype) / 8;
   const int alignment = alignment_bytes > element_bytes ? alignment_bytes : element_bytes;
   if (reinterpret_cast<uintptr_t>(tensor.data) % static_cast<uintptr_t>(alignment) != 0)

@@ -98,8 +98,14 @@ std::string fault_text(const RowSpan& span, WeightFormat f, int64_t row, int64_t
   int64_t k = 0;
   while (k + 1 < width && !faulty(k)) ++k;
   const bool nan = f.scaled() || (bf16_bits(bytes.codes, k) & ~kBf16Exponent & 0x7fff) != 0;
+  std::string found = nan ? "NaN" : "an infinity";
+  if (float stored = 0; !nan && span.type == StoredType::kF32 && span.form != RowForm::kF8Blocks) {
+    const int64_t at = span.form == RowForm::kColumns ? k * span.step : number_bytes(span.type, k);
+    std::memcpy(&stored, span.w + row * span.stride + at, sizeof stored);
+    if (std::isfinite(stored)) found = number_text(stored) + ", which is too large for bf16";
+  }
   return place_of_row(span, span.tensor, row) + ", column " + std::to_string(span.first_column + k) +
-         ": wanted finite numbers, found " + (nan ? "NaN" : "an infinity");
+         ": wanted finite numbers, found " + found;
 }
 
 }  // namespace sluice

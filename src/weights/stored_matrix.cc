@@ -187,6 +187,7 @@ std::optional<WeightFormat> stored_format(const Checkpoint& files, std::string_v
   for (const StoredForm& form : kForms)
     for (const std::string_view suffix : {form.scales, form.row_scale})
       if (!scales) scales = there(files, stem, suffix);
+  if (fp4 && !scales && codes->shape == std::vector<int64_t>{rows, width}) return {};  // integers, not codes
   if (fp4) return scales && scales->type == StoredType::kF8E4M3 ? kNvfp4 : kMxfp4;
   if (!scales || scales->shape == shape_of_scales(kFp8Blocks, rows, width)) return kFp8Blocks;
   const bool bytes = is_one_of(types_of_scales(WeightScales::kMx), scales->type);

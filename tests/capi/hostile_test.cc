@@ -193,6 +193,7 @@ TEST(CapiHostile, StridesThatNoMemoryHas) {
     Message error;
     EXPECT_EQ(sluice_plan_run(plan, &launch, error), SLUICE_INVALID_ARGUMENT) << stride;
     EXPECT_NE(error.str().find("x: strides"), std::string::npos) << error.str();
+    EXPECT_NE(error.str().find("found strides [" + std::to_string(stride)), std::string::npos) << error.str();
   }
   sluice_plan_destroy(plan);
   const int64_t shape[] = {INT64_MAX, INT64_MAX, 3};

@@ -130,6 +130,16 @@ TEST_F(CapiLayerErrors, FieldsOutsideTheirRange) {
     no_layer(kBad, std::string(field) + ": wanted a number", [&](auto& o) { o.fields = infinite.c_str(); });
   }
   no_layer(kBad, "top_k: wanted 1 to 3 (experts), found 4", [](auto& o) { o.fields = "experts=3 top_k=4"; });
+  const std::pair<const char*, const char*> kTogether[] = {
+      {"method=hash", "hash_vocab: wanted 1 or more with method=hash, found 0"},
+      {"expert_w=f32", "expert_w and expert_scales: wanted bf16, e2m1 with mx or nv, or e4m3 with mx, "},
+      {"expert_w=e4m3 expert_scales=nv", "found e4m3 with scales=nv"},
+      {"hidden=120", "hidden: wanted a multiple of 32 (blocks of e2m1), found 120"},
+      {"intermediate=97 expert_w=e4m3",
+       "intermediate: wanted a multiple of 32 (blocks of e4m3 with scales=mx), found 97"},
+      {"latent=40", "latent: wanted a multiple of 32 (blocks of e2m1), found 40"}};
+  for (const auto& [fields, wanted] : kTogether)
+    no_layer(kBad, wanted, [&, f = fields](auto& o) { o.fields = f; });
   // The lists above contain every numeric field.
   size_t numbers = 0;
   const auto count = [](void* context, const sluice_field* f) {

@@ -180,6 +180,8 @@ TEST(ExplainModel, DraftsThatCannotBeExplained) {
   };
   const std::string ngram = R"({"method": "ngram"})";
   EXPECT_NE(error({"--speculative-config", ngram}).find("needs --model"), std::string::npos);
+  EXPECT_NE(error({"--moe-decode-tokens", "4"}).find("--moe-decode-tokens: needs --model"),
+            std::string::npos);
   EXPECT_NE(error({"--model", kModel, "--speculative-config", ngram, "--sweep", "tokens"})
                 .find("cannot be combined with --sweep"),
             std::string::npos);

@@ -287,7 +287,9 @@ TEST(MoeFormats, ImpossibleFormatsAreRefused) {
   EXPECT_NE(error_of(layer.tensors, c).find("expert_w and expert_scales: wanted"), std::string::npos)
       << error_of(layer.tensors, c);
   c.expert_scales = WeightScales::kMx, c.intermediate = 328;
-  EXPECT_NE(error_of(layer.tensors, c).find("wanted multiples of 32"), std::string::npos)
+  EXPECT_NE(error_of(layer.tensors, c)
+                .find("intermediate: wanted a multiple of 32 (blocks of e4m3 with scales=mx), found 328"),
+            std::string::npos)
       << error_of(layer.tensors, c);
 }
 

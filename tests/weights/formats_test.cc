@@ -6,7 +6,11 @@
 
 #include "cases/expert_gemm_scaled.h"
 #include "ops/fragment_layout.h"
+#include "weights/checkpoint.h"
+#include "weights/faults.h"
+#include "weights/files.h"
 #include "weights/packing.h"
+#include "weights/stored_matrix.h"
 
 namespace sluice::test {
 namespace {
@@ -170,6 +174,33 @@ TEST(Formats, FaultsAreNamed) {
       EXPECT_NE(found.message.find(fault.named), std::string::npos)
           << found.message << "\nwanted " << fault.named;
     }
+}
+
+// Numbers in F32 are read as bf16.
+TEST(Formats, NumbersThatBf16CannotHoldAreNamed) {
+  for (const RowForm form : {RowForm::kRows, RowForm::kColumns}) {
+    std::vector<float> numbers{1, 2, 3, -3.4e38f};
+    RowSpan span{.form = form, .type = StoredType::kF32, .rows = 2, .stride = 8};
+    if (form == RowForm::kColumns) span.stride = 4, span.step = 8;
+    span.w = reinterpret_cast<const std::byte*>(numbers.data());
+    const std::string place = "row 1, column 1: wanted finite numbers, found ";
+    EXPECT_NE(fault_text(span, {}, 1, 2).find(place + "-3.4e+38, which is too large for bf16"),
+              std::string::npos)
+        << fault_text(span, {}, 1, 2);
+    numbers[3] = -INFINITY;
+    EXPECT_NE(fault_text(span, {}, 1, 2).find(place + "an infinity"), std::string::npos);
+  }
+}
+
+// Integers of a whole matrix are no packed codes.
+TEST(Formats, CodesOfFourBitsHaveHalfTheWidth) {
+  const TemporaryDirectory at;
+  const auto bytes = [](int64_t n) { return std::vector<std::byte>(static_cast<size_t>(n)); };
+  write_tensors(at.file("model.safetensors"), {{{"a.weight", StoredType::kI8, {4, 64}}, bytes(256)},
+                                               {{"b.weight", StoredType::kI8, {4, 32}}, bytes(128)}});
+  const auto files = Checkpoint::open(at.path()).value();
+  EXPECT_FALSE(stored_format(*files, "a.weight", 4, 64));
+  EXPECT_EQ(stored_format(*files, "b.weight", 4, 64), (WeightFormat{DType::kE2M1, WeightScales::kMx}));
 }
 
 // A scale of 0 with codes that are zeros is what quantisers write for an empty block.

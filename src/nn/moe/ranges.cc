@@ -2,6 +2,7 @@
 // report bad values under their own field names, and sums and products of the fields could overflow before an
 // operation checks them.
 #include <cmath>
+#include <utility>
 
 #include "base/printable.h"
 #include "nn/moe/problems.h"
@@ -50,6 +51,24 @@ constexpr RealRange kReals[] = {
     {"norm_eps", "2^-100 to 1", &MoeConfig::norm_eps, [](double v) { return v >= 0x1p-100 && v <= 1; }},
 };
 
+// What the format of the experts' weights asks of other fields.
+Status check_format(const MoeConfig& c) {
+  const WeightFormat format{c.expert_w, c.expert_scales};
+  if (!format.exists())
+    return invalid(
+        "expert_w and expert_scales: wanted bf16, e2m1 with mx or nv, or e4m3 with mx, blocks or rows, "
+        "found " +
+        text(format));
+  const bool latent = c.latent > 0;
+  const std::pair<const char*, int64_t> widths[] = {
+      {latent ? "latent" : "hidden", latent ? c.latent : c.hidden}, {"intermediate", c.intermediate}};
+  for (const auto& [name, width] : widths)
+    if (width % format.width_step() != 0)
+      return invalid(std::string(name) + ": wanted a multiple of " + std::to_string(format.width_step()) +
+                     " (blocks of " + text(format) + "), found " + std::to_string(width));
+  return {};
+}
+
 }  // namespace
 
 Status check_ranges(const MoeConfig& c) {
@@ -64,7 +83,9 @@ Status check_ranges(const MoeConfig& c) {
   if (c.top_k > c.experts)
     return invalid("top_k: wanted 1 to " + std::to_string(c.experts) + " (experts), found " +
                    std::to_string(c.top_k));
-  return {};
+  if (c.method == RoutingMethod::kHash && c.hash_vocab == 0)
+    return invalid("hash_vocab: wanted 1 or more with method=hash, found 0");
+  return check_format(c);
 }
 
 }  // namespace sluice

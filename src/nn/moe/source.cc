@@ -140,12 +140,6 @@ class Finder {
     if (c.shared_intermediate > 0) SLUICE_TRY(check_format("shared", {c.shared_w, c.shared_scales}));
     if (c.shared_intermediate > 0 && (c.up_bias || c.down_bias))
       return refuse("up_bias and down_bias: wanted no biases with a shared expert, found biases");
-    if (const int64_t step = WeightFormat{c.expert_w, c.expert_scales}.width_step();
-        width_ % step || c.intermediate % step)
-      return refuse(std::string(c.latent > 0 ? "latent" : "hidden") +
-                    " and intermediate: wanted multiples of " + std::to_string(step) + " (blocks of " +
-                    text(WeightFormat{c.expert_w, c.expert_scales}) + "), found " + std::to_string(width_) +
-                    " and " + std::to_string(c.intermediate));
     if (c.latent > 0 && names_.latent_in.empty())
       return refuse("latent: wanted 0, found " + std::to_string(c.latent) + ": these checkpoints have none");
     return {};

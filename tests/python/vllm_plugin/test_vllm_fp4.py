@@ -406,7 +406,7 @@ def test_schemes_that_are_refused(vllm_config, given, reasons):  # noqa: F811
     ("mxfp8", {"intermediate_size": 96, "tp_size": 2}, "wanted slices of mxfp8 experts in multiples of 32, found 48"),
     ("ct_mxfp4", {"intermediate_size": 96, "tp_size": 2}, "wanted slices of mxfp4_groups experts in multiples of 32, found 48"),
     ("quark_mxfp4", {"intermediate_size": 96, "tp_size": 2}, "wanted slices of mxfp4_groups experts in multiples of 32, found 48"),
-    ("nvfp4", {"hidden_size": 80}, "width % 32 == 0"),
+    ("nvfp4", {"hidden_size": 80}, "hidden: wanted a multiple of 32 (blocks of e2m1 with scales=nv), found 80"),
     ("nvfp4", {"activation": "swigluoai"}, "wanted nvfp4 experts with the rows of gate before those of up, found swigluoai"),
     ("nvfp4", {"has_bias": True}, "wanted experts without biases, because vLLM's ModelOpt experts have none"),
     ("ct_mxfp4", {"has_bias": True}, "wanted experts without biases, because vLLM's compressed-tensors experts have none")])

@@ -273,7 +273,7 @@ def test_dummy_weights_come_from_the_seed_and_keep_sizes():
 def test_reasons_are_the_stages_without_a_kernel():
     said = sluice_moe.why_not(device="h200", tokens_max=64, hidden=256, intermediate=100, experts=16, top_k=4, input="precomputed",
                               expert_w="e2m1")
-    assert "needs width % 32 == 0 (codes come in blocks of 32); width=100" in "; ".join(method.refusals(said))
+    assert "intermediate: wanted a multiple of 32 (blocks of e2m1), found 100" in "; ".join(method.refusals(said))
     stages = "  experts.up    cuda.expert_gemm.a\n                expert_gemm rows=1\n  experts.down  none: needs x; y\n"
     assert method.refusals(stages) == ["experts.down none: needs x; y"]
     assert method.refusals("experts: wanted at most 1024, found 2000") == ["experts: wanted at most 1024, found 2000"]
