@@ -38,21 +38,27 @@ def room() -> Optional[Room]:
     flags = get_lora()
     if not flags.enable_lora:
         return None
-    targets, rank = set(flags.lora_target_modules or ()), flags.max_lora_rank
+    targets, rank = _normalized(flags.lora_target_modules), flags.max_lora_rank
     if not targets or rank is None:
         of_adapters, most = _of_adapters(tuple(adapter.lora_path for adapter in flags.lora_paths or ()))
         targets, rank = targets or of_adapters, most if rank is None else rank
     return Room(flags.max_loras_per_batch, rank) if "all" in targets or {UP, DOWN} <= targets else None
 
 
+def _normalized(targets: Any) -> set[str]:
+    """Returns target modules by the names of SGLang's modules: gate_proj and up_proj are gate_up_proj."""
+    from sglang.srt.lora.utils import get_normalized_target_modules
+
+    return get_normalized_target_modules(targets) if targets else set()
+
+
 @functools.cache
 def _of_adapters(paths: tuple[str, ...]) -> tuple[set[str], int]:
     """Returns the target modules and the largest rank of adapters."""
     from sglang.srt.lora.lora_config import LoRAConfig
-    from sglang.srt.lora.utils import get_normalized_target_modules
 
     configs = [LoRAConfig(path) for path in paths]
-    return set().union(*(get_normalized_target_modules(config.target_modules) for config in configs)), max((config.r for config in configs), default=0)
+    return set().union(*(_normalized(config.target_modules) for config in configs)), max((config.r for config in configs), default=0)
 
 
 def fields(wanted: Room, gated: bool) -> dict[str, object]:
@@ -65,8 +71,11 @@ def why_not() -> list[str]:
     from sglang.srt.layers.moe import is_tbo_enabled
     from sglang.srt.runtime_context import get_parallel
 
+    parallel = get_parallel()
+    by_data = getattr(parallel, "attn_dp_enabled", False) or getattr(parallel, "enable_dp_attention", False)  # from 0.5.22 on the first alone
     return [f"wanted LoRA on experts without {flag}, with which tokens reach the experts in another order than their adapters" for flag, found in (
-        ("--enable-dp-attention", get_parallel().enable_dp_attention), ("--enable-two-batch-overlap", is_tbo_enabled())) if found]
+        ("--enable-dp-attention", by_data), ("--attn-cp-size above 1", parallel.attn_cp_size > 1), ("--enable-two-batch-overlap", is_tbo_enabled()))
+            if found]
 
 
 # ---- The adapter of each token ----
@@ -118,8 +127,8 @@ class ExpertsWithLoRA(FusedMoEWithLoRA):
         self.method = base_layer.quant_method
         self.sizes = sizes_of(base_layer)
         self.tp_size, self.tp_rank = 1, 0  # the MoeLayer takes this rank's slice from the whole adapter
-        # SGLang reads the device from it when it allocates buffers for captured graphs.
-        self._quant_info = types.SimpleNamespace(w13_weight=getattr(base_layer, f"w13_{self.method.format.weight}"))
+        # SGLang reads their device and sizes when it allocates buffers for captured graphs.
+        self._quant_info = types.SimpleNamespace(**{f"{stack}_weight": getattr(base_layer, f"{stack}_{self.method.format.weight}") for stack in ("w13", "w2")})
         self._given: dict[tuple[str, str], Matrices] = {}
         self._used: set[int] = set()  # slots with an adapter that is not zero
 
@@ -142,9 +151,17 @@ class ExpertsWithLoRA(FusedMoEWithLoRA):
     def slice_moe_lora_b_weights(self, B: Matrices, tp_rank: int, target_module: str) -> None:
         self._given[target_module, "B"] = B
 
-    def put(self, slot: int, scale: Optional[float]) -> None:
-        """Puts the matrices that the pool has given into a slot. scale: the adapter's; None: the slot holds no adapter."""
+    def forget(self) -> None:
+        """Drops matrices of a load that failed."""
+        self._given = {}
+
+    def put(self, slot: int, scale: Optional[float], shared_outer: bool) -> None:
+        """Puts the matrices that the pool has given into a slot. scale: the adapter's; None: the slot holds no adapter. shared_outer: the matrices on
+        the outer sides, A of gate and up and B of down, are those of all experts, even if they have the number of one."""
         given, self._given = self._given, {}
+        for outer in ((BUFFERS[0], "A"), (BUFFERS[1], "B")):
+            if shared_outer and isinstance(given.get(outer), Mapping) and len(given[outer]) == 1:
+                given[outer] = torch.stack(list(given[outer].values()))
         if scale is None or not given:
             if slot in self._used:
                 self._replace(slot, no_adapter(self.sizes))
@@ -164,9 +181,11 @@ def around_slot(original: Callable, self: Any, uid: Optional[str], buffer_id: in
                 **kwargs: Any) -> None:
     """Wraps LoRAMemoryPool.load_lora_weight_to_buffer, which puts an adapter into a slot."""
     wrapped = [module for layer in lora_modules for module in layer.values() if isinstance(module, ExpertsWithLoRA)]
+    for module in wrapped:
+        module.forget()
     original(self, uid, buffer_id, lora_adapter, lora_modules, *args, **kwargs)
     for module in wrapped:
-        module.put(buffer_id, None if uid is None else float(lora_adapter.scaling))
+        module.put(buffer_id, None if uid is None else float(lora_adapter.scaling), self.experts_shared_outer_loras)
 
 
 def around_shape(original: Callable, self: Any, module_name: str, base_model: torch.nn.Module, *args: Any, **kwargs: Any) -> tuple[int, ...]:
@@ -225,8 +244,9 @@ def _all(sizes: AdapterSizes, given: Matrices) -> torch.Tensor:
     return out
 
 
-def why_not_fitting(sizes: AdapterSizes, name: str, matrix: torch.Tensor) -> Optional[str]:
-    """Returns why an adapter's matrix of experts is rejected when it is loaded, or None. `name`: SGLang's, after it has stacked gate and up."""
+def why_not_fitting(sizes: AdapterSizes, name: str, matrix: torch.Tensor, rank: int) -> Optional[str]:
+    """Returns why an adapter's matrix of experts is rejected when it is loaded, or None. `name`: SGLang's, after it has stacked gate and up. `rank`: of
+    the adapter's config, by which its scale is computed."""
     words = name.split(".")
     number = next((word for before, word in zip(words, words[1:]) if before == "experts" and word.isdigit()), None)
     if (number is None) != (matrix.dim() == 3) or not {UP, DOWN} & set(words) or not {"lora_A", "lora_B"} & set(words):
@@ -241,4 +261,9 @@ def why_not_fitting(sizes: AdapterSizes, name: str, matrix: torch.Tensor) -> Opt
     if found != wanted or (matrix.dim() == 3 and matrix.shape[0] > sizes.experts):
         first = f"{sizes.experts} x " if matrix.dim() == 3 else ""
         return f"wanted {first}{f'rank x {wanted}' if is_a else f'{wanted} x rank'}, found {' x '.join(map(str, matrix.shape))}"
+    stacked = parts if is_a and UP in words else 1
+    if matrix.shape[-2 if is_a else -1] != stacked * rank:
+        return f"wanted the rank {rank} of the adapter's config, found {matrix.shape[-2 if is_a else -1] / stacked:g}"
+    if not torch.isfinite(matrix.to(torch.bfloat16)).all():
+        return "wanted numbers that are finite in bf16, found others"
     return None

@@ -107,7 +107,7 @@ def _why_not(model: torch.nn.Module, adapter: Any) -> str:
             if found is None:
                 continue
             if _kind(found) == "experts" and found.quant_method.room:
-                why = expert_lora.why_not_fitting(expert_lora.sizes_of(found), name, matrix)
+                why = expert_lora.why_not_fitting(expert_lora.sizes_of(found), name, matrix, adapter.config.r)
                 if why:
                     return f"{name}: {why}"
                 continue

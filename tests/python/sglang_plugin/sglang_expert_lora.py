@@ -247,6 +247,74 @@ def test_an_adapter_that_does_not_fit_is_refused_alone(settings: object, weights
     moe_bounds.assert_within(manager.run(x, ["good"] * 2), *wanted(weights, x.double(), [good] * 2))
 
 
+def spoiled(name: str) -> tuple[dict[str, torch.Tensor], str]:
+    """Tensors of an adapter whose config has RANK, and why they are refused."""
+    tensors = Adapter(1, rank=2 if name == "ranks" else RANK).tensors()
+    down = next(key for key in tensors if f"{LAYER}.3.down_proj.lora_B" in key)
+    if name == "one rank":
+        tensors |= {key: tensor for key, tensor in Adapter(1, rank=2).tensors().items() if f"{LAYER}.3." in key}
+    if "rank" in name:
+        return tensors, f"wanted the rank {RANK} of the adapter's config, found 2"
+    tensors[down] = tensors[down].float()
+    tensors[down][0, 0] = float("nan") if name == "NaN" else 3.4e38
+    return tensors, "wanted numbers that are finite in bf16, found others"
+
+
+@pytest.mark.parametrize("name", ["ranks", "one rank", "NaN", "too large"])
+def test_what_would_fail_in_a_step_is_refused_when_it_is_loaded(settings: object, weights: GptOss, tmp_path: pathlib.Path, name: str) -> None:
+    """With another rank than the config's, also the scale would be wrong."""
+    manager, (tensors, why) = Manager(settings, weights), spoiled(name)
+    done = loaded(manager.made, adapter(tmp_path / "bad", {}, TARGETS, tensors), "file", "bad")
+    assert not done.success and why in done.error_message
+    assert not manager.made.loras
+
+
+def test_a_load_that_fails_leaves_nothing_behind(settings: object, weights: GptOss, tmp_path: pathlib.Path) -> None:
+    manager, x = Manager(settings, weights), random(4, HIDDEN, seed=11)
+    attention = "model.layers.0.self_attn.o_proj"
+    wrong = {f"base_model.model.{attention}.lora_A.weight": random(RANK, HIDDEN + 8, seed=1),
+             f"base_model.model.{attention}.lora_B.weight": random(HIDDEN, RANK, seed=2)}
+    manager.load("bad", adapter(tmp_path / "bad", {}, [*TARGETS, "o_proj"], Adapter(1).tensors() | wrong))
+    with pytest.raises(AssertionError):
+        manager.run(x, ["bad"] * 4)
+    manager.load("good", adapter(tmp_path / "good", {attention: (HIDDEN, HIDDEN)}, ["o_proj"]))
+    moe_bounds.assert_within(manager.run(x, ["good"] * 4), *wanted(weights, x.double(), [None] * 4))
+
+
+def test_one_matrix_for_all_experts_may_have_a_number(settings: object, weights: GptOss, tmp_path: pathlib.Path) -> None:
+    """--experts-shared-outer-loras."""
+    made, manager, x = Adapter(12), Manager(settings, weights), random(4, HIDDEN, seed=12)
+    tensors = made.tensors()
+    for expert in range(EXPERTS):
+        for name, outer in (("gate_proj", 0), ("up_proj", 0), ("down_proj", 1)):
+            pair = list(made.pairs[expert, name])
+            pair[outer] = made.pairs[0, name][outer]
+            made.pairs[expert, name] = tuple(pair)
+            if expert:
+                tensors.pop(f"base_model.model.{LAYER}.{expert}.{name}.lora_{'AB'[outer]}.weight")
+    manager.made.memory_pool.experts_shared_outer_loras = True
+    manager.load("one", adapter(tmp_path / "one", {}, TARGETS, tensors))
+    moe_bounds.assert_within(manager.run(x, ["one"] * 4), *wanted(weights, x.double(), [made] * 4))
+
+
+def test_sglang_allocates_for_captured_graphs(settings: object, weights: GptOss) -> None:
+    """As ModelRunner does at the start unless graphs are disabled. No layer reads these buffers."""
+    import inspect
+
+    from sglang.srt.lora.lora_manager import init_lora_cuda_graph_moe_buffers
+    from sglang.srt.runtime_context import get_exec
+
+    manager = Manager(settings, weights)
+    graphs = types.SimpleNamespace(decode=types.SimpleNamespace(max_bs=4))
+    given = {"model": manager.model, "lora_manager": manager.made, "dtype": torch.bfloat16}
+    if "server_args" in inspect.signature(init_lora_cuda_graph_moe_buffers).parameters:  # 0.5.17
+        flags = types.SimpleNamespace(cuda_graph_config=graphs, max_loras_per_batch=SLOTS, speculative_num_draft_tokens=None)
+        init_lora_cuda_graph_moe_buffers(**given, server_args=flags)
+    else:
+        with get_exec().graph.override(cuda_graph_config=graphs):
+            init_lora_cuda_graph_moe_buffers(**given)
+
+
 def test_an_adapter_on_the_gate_is_refused(settings: object, weights: GptOss, tmp_path: pathlib.Path) -> None:
     manager = Manager(settings, weights)
     done = loaded(manager.made, adapter(tmp_path / "bad", {"model.layers.0.mlp.router": (EXPERTS, HIDDEN)}, ["o_proj"]), "file", "bad")
@@ -266,8 +334,10 @@ def test_tokens_in_another_order_end_the_start(settings: object, weights: GptOss
 
     with monkeypatch.context() as changed:
         if flag == "dp-attention":
-            changed.setitem(get_parallel()._overrides, "enable_dp_attention", True)
-            changed.setitem(vars(get_parallel()._config), "enable_dp_attention", True)  # where 0.5.17 reads it
+            # From 0.5.22 on SGLang clears the flag and sets attn_dp_enabled.
+            name = "attn_dp_enabled" if hasattr(get_parallel(), "attn_dp_enabled") else "enable_dp_attention"
+            changed.setitem(get_parallel()._overrides, name, True)
+            changed.setitem(vars(get_parallel()._config), name, True)  # where 0.5.17 reads it
         else:
             changed.setattr(get_flags().moe, "tbo_enabled", True)
         model = Model(weights, dense="other_proj")
@@ -294,6 +364,8 @@ def test_the_adapters_of_the_command_line_say_the_room(tmp_path: pathlib.Path, m
     assert expert_lora.room() == (3, 4)
     flags.lora_target_modules = {"o_proj"}
     assert expert_lora.room() is None
+    flags.lora_target_modules = {"gate_proj", "up_proj", "down_proj"}  # SGLang's modules are gate_up_proj and down_proj
+    assert expert_lora.room() == (3, 4)
     flags.lora_target_modules = {"all"}
     assert expert_lora.room() == (3, 4)
     flags.enable_lora = False
