@@ -138,9 +138,9 @@ void ApiServer::take(StepReport* report) {
     if (found == by_ticket_.end()) continue;
     Active& a = *found->second;
     auto& s = a.sequences[ticket - a.first_ticket];
-    s.started = report->at;
+    s.started = report->begun;
     a.started = true;
-    metrics_.queue.observe(seconds_between(a.arrived, report->at));
+    metrics_.queue.observe(seconds_between(a.arrived, s.started));
   }
   if (!report->tokens.empty()) metrics_.step_tokens.observe(static_cast<double>(report->tokens.size()));
   for (TicketToken& token : report->tokens) {
@@ -204,7 +204,7 @@ void ApiServer::note_token(Active* active, size_t choice, Clock::time_point at) 
     metrics_.between_tokens.observe(seconds_between(s.last_token, at));
   }
   s.last_token = at;
-  ++metrics_.generation_tokens;
+  if (active->request.sampling.max_tokens != 0) ++metrics_.generation_tokens;
 }
 
 void ApiServer::token_taken(const std::shared_ptr<Active>& active, const TicketToken& t,
@@ -220,7 +220,7 @@ void ApiServer::note_end(Active* active, size_t choice, const GeneratedToken& to
   s.ended = true;
   by_ticket_.erase(ticket);
   if (token.finish == FinishReason::kNone) engine_.cancel({ticket});  // a stop string ended the choice
-  const auto length = static_cast<double>(s.tokens);
+  const auto length = static_cast<double>(active->request.sampling.max_tokens == 0 ? 0 : s.tokens);
   ++metrics_.finished[std::string(text(active->answer->finish_reason(static_cast<int64_t>(choice))))];
   metrics_.whole.observe(seconds_between(active->arrived, at));
   metrics_.decode.observe(seconds_between(s.first_token, at));

@@ -75,6 +75,7 @@ void EngineThread::run() {
   };
   while (wait_for_work()) {
     StepReport report;
+    report.begun = std::chrono::steady_clock::now();
     const auto make_step = [&] {
       admit(&report);
       step(&report);

@@ -41,8 +41,8 @@ struct TicketFault {
 
 // The results of one step.
 struct StepReport {
-  std::chrono::steady_clock::time_point at;
-  std::vector<Ticket> started;  // entered the engine before this step
+  std::chrono::steady_clock::time_point begun, at;  // the step's beginning and end
+  std::vector<Ticket> started;                      // entered the engine before this step
   std::vector<TicketToken> tokens;
   std::vector<TicketFault> faults;  // these sequences have ended
   int64_t drafts_not_finite = 0;    // DraftCounts::not_finite so far

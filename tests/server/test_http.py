@@ -27,6 +27,14 @@ class WhereARequestEnds(ServerTest):
                     self.assertIn("Connection: close", answer)
                     self.assertNotIn('{"version"', answer)
 
+    def test_several_lines_of_connection_are_one_list(self):
+        for lines in ("Connection: Upgrade\r\nConnection: close", "Connection: keep-alive, close", "Connection: close\r\nConnection: x"):
+            with self.subTest(lines=lines):
+                request = f"GET /version HTTP/1.1\r\nHost: x\r\n{lines}\r\n\r\n"
+                answer = self.server.raw((request + request).encode())
+                self.assertEqual(statuses(answer), ["200"], answer)
+                self.assertIn("Connection: close", answer)
+
     def test_two_lengths(self):
         both = ("Content-Length: 5", "Transfer-Encoding: chunked")
         for lines in (both, both[::-1], ("Transfer-Encoding: chunked", "Transfer-Encoding: chunked"),

@@ -23,6 +23,21 @@ class Metrics(ServerTest):
                 self.assertTrue({name, base} & names, line)
                 float(line.rsplit(" ", 1)[1])
 
+    def test_an_idle_server_has_no_queue(self):
+        """A prompt of one step is computed in the time to its first token, and does not wait."""
+        names = ("request_queue_time_seconds_sum", "request_prefill_time_seconds_sum", "time_to_first_token_seconds_sum")
+        before = [self.server.metric(f"vllm:{name}") for name in names]
+        self.server.ask(COMPLETION, {"prompt": [1 + i % 900 for i in range(400)], "max_tokens": 2, "ignore_eos": True})
+        queue, prefill, first = (self.server.metric(f"vllm:{name}") - b for name, b in zip(names, before))
+        self.assertGreater(prefill, queue)
+        self.assertAlmostEqual(queue + prefill, first, places=6)
+
+    def test_an_echo_generates_nothing(self):
+        names = ("vllm:generation_tokens_total", "vllm:request_generation_tokens_sum")
+        before = [self.server.metric(name) for name in names]
+        self.assertEqual(self.server.ask(COMPLETION, {"prompt": "a b c", "max_tokens": 0, "echo": True})[2]["usage"]["completion_tokens"], 0)
+        self.assertEqual([self.server.metric(name) for name in names], before)
+
     def test_kernel_runs(self):
         def runs():
             lines = [line for line in self.server.ask("/metrics")[2].splitlines() if line.startswith("sluice:kernel_runs_total{")]

@@ -136,7 +136,7 @@ class AsSent(ServerTest):
                 ("banned_tokens", [5], []), ("banned_strings", ["5"], []), ("repetition_detection", {"max_pattern_size": 2}, None), ("system", "Speak French.", ""),
                 ("template", "x", ""), ("negative_prompt", "x", ""), ("truncate", 4, None), ("input_ids", [5], []), ("think", False, None),
                 ("options", {"temperature": 1}, {}), ("reasoning_budget", 0, -1), ("reasoning_budget_tokens", 0, -1), ("custom_params", {"a": 1}, {}),
-                ("vllm_xargs", {"a": 1}, {}), ("details", True, False), ("decoder_input_details", True, False), ("return_full_text", True, False),
+                ("vllm_xargs", {"a": 1}, {}), ("details", True, False), ("cache_salt", "tenant", ""), ("priority", 3, 0), ("decoder_input_details", True, False), ("return_full_text", True, False),
                 ("logprob_token_ids", [5], []), ("token_ids_logprob", [5], []), ("whitespace_pattern", " ", None), ("num_return_sequences", 2, 1),
                 ("suppress_tokens", [5], []), ("bad_words_ids", [[5]], []), ("stop_strings", ["5"], []), ("sequence_bias", {"5": 1}, {}), ("max_time", 3, None),
                 ("return_routed_experts", True, False), ("parse_tool_calls", False, True)):
@@ -155,6 +155,17 @@ class AsSent(ServerTest):
                 with self.subTest(field=field, path=path):
                     self.refused(path, {**body, field: value}, field, "not supported")
                     self.assertEqual(self.server.ask(path, {**body, "max_tokens": 1, field: neutral})[0], 200)
+
+    def test_tokenize_refuses_what_a_chat_refuses(self):
+        """Otherwise the tokens would not be those of the chat's prompt."""
+        for prompt in ({"messages": [{"role": "user", "content": "a"}]}, {"prompt": "a b c"}):
+            for field, value in (("documents", [{"text": "x"}]), ("chat_template", "{{ x }}"), ("functions", [{}]), ("truncate_prompt_tokens", 1)):
+                with self.subTest(field=field, prompt=prompt):
+                    status, _, answer = self.server.ask("/tokenize", {**prompt, field: value})
+                    self.assertEqual((status, answer["error"]["param"]), (400, field), answer)
+                    self.assertEqual(self.server.ask("/tokenize", {**prompt, field: None})[0], 200)
+        status, _, answer = self.server.ask("/detokenize", {"tokens": [1, 2], "skip_special_tokens": True})
+        self.assertEqual((status, answer["error"]["param"]), (400, "skip_special_tokens"), answer)
 
     def test_tokens_of_another_model(self):
         for path, body in ((TOKENIZE, {"prompt": "x"}), (TOKENIZE, {"messages": QUESTION}), ("/detokenize", {"tokens": [5]})):

@@ -153,6 +153,9 @@ void HttpReader::take_head() {
   request.id = to_string(head["x-request-id"]);
   if (!usable_id(request.id)) request.id.clear();
   out.keep_alive = head.keep_alive();
+  const auto [first, last] = head.equal_range(http::field::connection);  // several lines are one list
+  for (auto line = first; line != last; ++line)
+    if (http::token_list{line->value()}.exists("close")) out.keep_alive = false;
   out.chunks = head.version() >= 11;
   out.head_only = request.method == "HEAD";
   if (out.head_only) request.method = "GET";

@@ -335,6 +335,7 @@ Result<TokenizeRequest, ApiError> read_tokenize(std::string_view body, const Api
   return read_body<TokenizeRequest>(body, [&](ApiFields* fields, TokenizeRequest* out) {
     out->chat.model = fields->string("model");
     for (const char* field : {"return_token_strs", "with_pieces"}) fields->refuse(field, "[false]");
+    refuse_unsupported(fields);
     if (fields->boolean("parse_special", false)) out->specials = Specials::kParse;
     if (const auto at = fields->take("prompt")) {
       if (const auto messages = fields->take("messages"))
@@ -357,6 +358,7 @@ Result<DetokenizeRequest, ApiError> read_detokenize(std::string_view body, const
     const auto at = fields->take("tokens");
     if (!at) return fields->fail({Code::kInvalidArgument, "body: tokens: wanted an array, found none"});
     out->tokens = read_tokens(*at, limits.vocab, fields);
+    fields->refuse("skip_special_tokens", "[false]");
   });
 }
 
