@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "ops/fragment_layout.h"
+#include "weights/numbers.h"
 
 namespace sluice {
 namespace {
