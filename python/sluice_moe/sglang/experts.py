@@ -189,9 +189,11 @@ class SluiceExperts(FusedMoEMethodBase):
 
     def _load(self, parameter: torch.nn.Parameter, loaded: torch.Tensor, *args: Any, **kwargs: Any) -> None:
         """Wraps SGLang's loader. After packing it fills newly allocated parameters, and the last piece of an update packs them in place."""
-        fp8 = torch.float8_e4m3fn
-        if parameter.dtype is fp8 and loaded.dtype is not fp8:  # SGLang would convert the values
-            raise refused_layer(self.prefix, f"wanted weights in {fp8}, found {loaded.dtype}")
+        if parameter.dtype is torch.uint8 and loaded.dtype is torch.float8_e8m0fnu:
+            loaded = loaded.view(torch.uint8)
+        wanted = parameter.dtype
+        if loaded.dtype is not wanted and (wanted is torch.float8_e4m3fn or wanted is torch.uint8 and loaded.is_floating_point()):
+            raise refused_layer(self.prefix, f"wanted weights in {wanted}, found {loaded.dtype}")  # SGLang would convert the values
         with self._loads.lock:
             self._loads.begin()
         self.weight_loader(parameter, loaded, *args, **kwargs)

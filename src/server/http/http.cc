@@ -22,7 +22,7 @@ constexpr auto kTick = std::chrono::milliseconds(100);
 constexpr auto kPatience = std::chrono::milliseconds(50);
 constexpr int kAcceptsOfTurn = 64;
 // Bytes that the system keeps of an answer that its client does not read yet. Without a limit it keeps 4 MB for each client, and copying that
-// for 50 clients at once delays the others by 80 to 330 ms.
+// for 50 clients at once delays the others by up to 330 ms.
 constexpr int kSystemKeeps = 128 << 10;
 
 Status cannot_listen(const HttpOptions& options, const error_code& error) {

@@ -255,6 +255,26 @@ def test_slices_of_parts_of_blocks_are_refused(name: str) -> None:
             layer_of(quantization(name))
 
 
+@pytest.mark.parametrize("name, broken", [("modelopt", "down_proj.weight"), ("mixed", "up_proj.weight"), ("mxfp8", "down_proj.weight_scale_inv")])
+@torch.no_grad()
+def test_tensors_of_another_type_are_refused(name: str, broken: str) -> None:
+    """For example a projection in FP8 beside others in NVFP4. SGLang would convert the values."""
+    weights, layer = weights_of(name), layer_of(quantization(name))
+    weights.checkpoint[broken] = weights.checkpoint[broken].float().to(torch.float8_e4m3fn)
+    with pytest.raises(RuntimeError, match=f"{PREFIX}: wanted weights in torch.uint8, found torch.float8_e4m3fn"):
+        load_experts(layer, weights.checkpoint)
+
+
+@torch.no_grad()
+def test_scales_may_be_stored_as_e8m0() -> None:
+    weights, layer = weights_of("mxfp8"), layer_of(quantization("mxfp8"))
+    for projection in PROJECTIONS:
+        at = f"{projection}.weight_scale_inv"
+        weights.checkpoint[at] = weights.checkpoint[at].view(torch.float8_e8m0fnu)
+    load_experts(layer, weights.checkpoint)
+    check(layer, experts_of(weights))
+
+
 @pytest.mark.parametrize("name, broken, wrong", [("modelopt", "weight_scale_2", float("nan")), ("compressed", "weight_global_scale", 0.0),
                                                  ("compressed", "weight_global_scale", float("nan"))])
 @torch.no_grad()
