@@ -4,15 +4,14 @@ dequantized weights. test_sglang.py runs this file in one process per version.""
 from __future__ import annotations
 
 import dataclasses
-from typing import Callable
 
 import pytest
 import torch
 
 import moe_bounds
 import sglang_engine
-from sglang_fp8 import Weights, assert_sluice
-from sglang_layers import engine, fused_moe, generator, load_experts, load_pieces, random, routed, zeros  # noqa: F401  engine is a fixture
+from sglang_fp8 import Weights, assert_sluice, expert_ranks_add_up, tensor_ranks_add_up
+from sglang_layers import engine, fused_moe, generator, load_experts, load_pieces, random, routed  # noqa: F401  engine is a fixture
 
 HIDDEN, WIDTH, EXPERTS, TOP_K = 96, 64, 8, 3
 PREFIX = "model.layers.0.mlp.experts"
@@ -95,12 +94,6 @@ def weights_of(name: str, seed: int = 1) -> Weights:
     return out
 
 
-def experts_of(weights: Weights, width: slice = slice(None), act: str = "swiglu") -> moe_bounds.Experts:
-    gate, up, down = (weights.values[name] for name in PROJECTIONS)
-    stacked = torch.cat([gate[:, width], up[:, width]] if act == "swiglu" else [gate[:, width]], 1)
-    return moe_bounds.Experts(stacked, down[..., width], zeros(*stacked.shape[:2]), zeros(EXPERTS, HIDDEN), act)
-
-
 def layer_of(config: object, **more: object) -> torch.nn.Module:
     return fused_moe(quant_config=config, **{"hidden_size": HIDDEN, "intermediate_size": WIDTH, **more})
 
@@ -120,7 +113,7 @@ def test_experts_are_the_dequantized_ones(name: str, tokens: int) -> None:
     load_experts(layer, weights.checkpoint)
     assert_sluice(layer, FORMS[name].text)
     assert not any(parameter.numel() for parameter in layer.parameters()), "SGLang's parameters were not freed"
-    check(layer, experts_of(weights), tokens)
+    check(layer, weights.experts(), tokens)
 
 
 @pytest.mark.parametrize("name", ["modelopt", "mixed", "mxfp8"])
@@ -129,35 +122,19 @@ def test_experts_without_gates(name: str) -> None:
     """Nemotron 3."""
     weights, layer = weights_of(name), layer_of(quantization(name), activation="relu2", is_gated=False)
     load_experts(layer, {n: t for n, t in weights.checkpoint.items() if not n.startswith("up_proj")})
-    check(layer, experts_of(weights, act="relu2"))
-
-
-def ranks_add_up(name: str, form: str, part_of: Callable) -> None:
-    """part_of(rank, ids) gives the columns and the ids of a rank's part."""
-    weights, x = weights_of(name), random(5, HIDDEN, seed=7)
-    found, bound = zeros(5, HIDDEN), zeros(5, HIDDEN)
-    for rank in range(2):
-        with sglang_engine.rank(**{form: (rank, 2)}):
-            layer = layer_of(quantization(name))
-            load_experts(layer, weights.checkpoint)
-            y, ids, routing = routed(layer, x, seed=4)
-        found += y.double()
-        columns, mine = part_of(rank, ids)
-        bound += moe_bounds.layer(experts_of(weights, *columns), x.double(), mine, routing, 0)[1]
-    moe_bounds.assert_within(found, moe_bounds.layer(experts_of(weights), x.double(), ids, routing, 0)[0], bound)
+    check(layer, weights.experts(act="relu2"))
 
 
 @pytest.mark.parametrize("name", ["modelopt", "compressed", "mxfp8"])
 @torch.no_grad()
 def test_tensor_parallel_ranks_add_up(name: str) -> None:
-    half = WIDTH // 2
-    ranks_add_up(name, "tp", lambda rank, ids: ((slice(rank * half, rank * half + half),), ids))
+    tensor_ranks_add_up(lambda: layer_of(quantization(name)), weights_of(name))
 
 
 @pytest.mark.parametrize("name", ["modelopt", "compressed", "mxfp8"])
 @torch.no_grad()
 def test_expert_parallel_ranks_add_up(name: str) -> None:
-    ranks_add_up(name, "ep", lambda rank, ids: ((), torch.where(ids // (EXPERTS // 2) == rank, ids, -1)))
+    expert_ranks_add_up(lambda: layer_of(quantization(name)), weights_of(name))
 
 
 @pytest.mark.parametrize("name", ["modelopt", "compressed", "mxfp8"])
@@ -168,7 +145,7 @@ def test_weights_are_updated_in_place(name: str) -> None:
     pointer = layer.quant_method.layer.packed.data_ptr()
     load_pieces(layer, second.checkpoint)  # the last piece packs
     assert layer.quant_method.layer.packed.data_ptr() == pointer
-    check(layer, experts_of(second))
+    check(layer, second.experts())
 
 
 @every_form
@@ -216,7 +193,7 @@ def test_a_models_checkpoint() -> None:
     experts = model.model.layers[0].mlp.experts
     experts.quant_method.process_weights_after_loading(experts)
     assert_sluice(experts, "NVFP4")
-    check(experts, experts_of(weights))
+    check(experts, weights.experts())
 
 
 def test_sglang_keeps_the_flag_for_mxfp8() -> None:
@@ -272,7 +249,7 @@ def test_scales_may_be_stored_as_e8m0() -> None:
         at = f"{projection}.weight_scale_inv"
         weights.checkpoint[at] = weights.checkpoint[at].view(torch.float8_e8m0fnu)
     load_experts(layer, weights.checkpoint)
-    check(layer, experts_of(weights))
+    check(layer, weights.experts())
 
 
 @pytest.mark.parametrize("name, broken, wrong", [("modelopt", "weight_scale_2", float("nan")), ("compressed", "weight_global_scale", 0.0),

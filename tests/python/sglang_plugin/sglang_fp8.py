@@ -68,7 +68,7 @@ class Weights:
         gate, up, down = (self.values[name] for name in PROJECTIONS)
         rows = [gate[:, width], up[:, width]] if act == "swiglu" else [gate[:, width]]
         stacked = torch.cat(rows, 1)
-        return moe_bounds.Experts(stacked, down[..., width], zeros(*stacked.shape[:2]), zeros(EXPERTS, HIDDEN), act)
+        return moe_bounds.Experts(stacked, down[..., width], zeros(*stacked.shape[:2]), zeros(*down.shape[:2]), act)
 
 
 def weights_of(name: str, seed: int = 1) -> Weights:
@@ -152,13 +152,13 @@ def test_scales_of_blocks_in_other_types(dtype: torch.dtype) -> None:
     moe_bounds.assert_within(found, *moe_bounds.layer(weights.experts(), x.double(), ids, routing, 0))
 
 
-def ranks_add_up(name: str, form: str, part_of: Callable) -> None:
-    """part_of(rank, ids) gives the columns and the ids of a rank's part."""
-    weights, x = weights_of(name), random(5, HIDDEN, seed=7)
-    found, bound = zeros(5, HIDDEN), zeros(5, HIDDEN)
+def ranks_add_up(make: Callable[[], torch.nn.Module], weights: Weights, form: str, part_of: Callable) -> None:
+    """make() gives a rank's layer, part_of(rank, ids) the columns and the ids of its part."""
+    hidden = weights.values["down_proj"].shape[1]
+    x, found, bound = random(5, hidden, seed=7), zeros(5, hidden), zeros(5, hidden)
     for rank in range(2):
         with sglang_engine.rank(**{form: (rank, 2)}):
-            layer = layer_of(quantization(name))
+            layer = make()
             load_experts(layer, weights.checkpoint)
             y, ids, routing = routed(layer, x, seed=4)
         found += y.double()
@@ -167,16 +167,25 @@ def ranks_add_up(name: str, form: str, part_of: Callable) -> None:
     moe_bounds.assert_within(found, moe_bounds.layer(weights.experts(), x.double(), ids, routing, 0)[0], bound)
 
 
+def tensor_ranks_add_up(make: Callable[[], torch.nn.Module], weights: Weights) -> None:
+    half = weights.values["down_proj"].shape[2] // 2
+    ranks_add_up(make, weights, "tp", lambda rank, ids: ((slice(rank * half, rank * half + half),), ids))
+
+
+def expert_ranks_add_up(make: Callable[[], torch.nn.Module], weights: Weights) -> None:
+    ranks_add_up(make, weights, "ep", lambda rank, ids: ((), torch.where(ids // (EXPERTS // 2) == rank, ids, -1)))
+
+
 @pytest.mark.parametrize("name", ["fp8 blocks", "fp8 static", "compressed channels"])
 @torch.no_grad()
 def test_tensor_parallel_ranks_add_up(name: str) -> None:
-    ranks_add_up(name, "tp", lambda rank, ids: ((slice(rank * 128, rank * 128 + 128),), ids))
+    tensor_ranks_add_up(lambda: layer_of(quantization(name)), weights_of(name))
 
 
 @pytest.mark.parametrize("name", ["fp8 blocks", "compressed tensors", "compressed channels"])
 @torch.no_grad()
 def test_expert_parallel_ranks_add_up(name: str) -> None:
-    ranks_add_up(name, "ep", lambda rank, ids: ((), torch.where(ids // (EXPERTS // 2) == rank, ids, -1)))
+    expert_ranks_add_up(lambda: layer_of(quantization(name)), weights_of(name))
 
 
 @pytest.mark.parametrize("name", ["fp8 blocks", "fp8 static", "compressed channels"])
